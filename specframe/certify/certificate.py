@@ -37,6 +37,12 @@ class Case:
         """True if the observed distribution is the target's."""
         return self.comparison.tv < EXACT
 
+    @property
+    def settled(self) -> bool:
+        """True where no smaller case needs to be run."""
+        run = self.comparison.enumeration
+        return run.exhausted or run.interrupted or not self.exact
+
     def as_dict(self) -> dict[str, Any]:
         """The case as plain data."""
         comparison, run = self.comparison, self.comparison.enumeration
@@ -97,7 +103,7 @@ class Certificate:
     drafts: bool = True
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
-    """Differences between the verifier's fast paths and its rule."""
+    """Differences between the verifier's fast paths and its rule, or the drafter's native search and its own."""
     guarantees: tuple[Guarantee, ...] = ()
     """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()

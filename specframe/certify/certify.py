@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
-from specframe.certify.compositions.batch import COMPANIES, LEAVES, Accompanied
-from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.controls import NAME, WRONG, Captured, Parent, ReplayedStreams, Wrong, WrongBonus
+from specframe.certify.compositions.batch import COMPANIES, LEAVES, SIZES, Accompanied
+from specframe.certify.compositions.controls import Parent, WrongBonus, defects
 from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.enumeration import EnumerationProgress, ForkedStreams
+from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
+from specframe.certify.compositions.searches import check_search
 from specframe.certify.compositions.shortcuts import check_shortcuts
 from specframe.certify.compositions.shrink import ladder, reduced
 from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Miniature, small_sampling
 from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
-from specframe.kernel.interfaces import Verifier
 from specframe.kernel.types import Cycle, TokenTree
 from specframe.sampling.laws import Sampling
 
@@ -30,6 +30,10 @@ Listener = Callable[[str, EnumerationProgress], None]
 
 ALONE = 250
 """The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
+FEW = 12
+"""The most branches of a case in a batch of one size: what is wrong there is wrong in the first ones."""
+PAIRS = 500
+"""The most branches of two levels."""
 PLAIN = Sampling(temperature=1.0)
 """Leaves every token possible, so that deliberately broken copies differ from the original."""
 
@@ -113,9 +117,9 @@ class _Certifier:
 
         own = run(self.ladder[0], "", self.budget // 5)
         yield own
-        while not _settled(own) and self.rung < len(self.ladder):
+        while not own.settled and self.rung < len(self.ladder):
             small = run(self.ladder[self.rung], REDUCED, self.budget)
-            if _settled(small) or self.rung + 1 == len(self.ladder):
+            if small.settled or self.rung + 1 == len(self.ladder):
                 yield small
                 return
             self.rung += 1
@@ -125,14 +129,17 @@ class _Certifier:
         company, rung = 0, 1
         while company < COMPANIES and rung < len(self.ladder):
             case = self.in_company(f"{label}, among other rows {company + 1}", sampling, company, rung)
-            if _settled(case) or rung + 1 == len(self.ladder):
+            if case.settled or rung + 1 == len(self.ladder):
                 yield case
                 company += 1
             else:
                 rung += 1
-        yield self.after_one_left(f"{label}, after another row left", sampling)
+        # An earlier row left then; elsewhere it may leave too late.
+        yield self.behind_first_cycle(f"{label}, after another row left", sampling, LEAVES)
         pair = self.in_company(f"{label}, with one other row", sampling, COMPANIES, -1)
         yield replace(pair, partly=True)
+        for place, rows in enumerate(SIZES):
+            yield self.behind_first_cycle(f"{label}, in a batch of {rows} rows", sampling, COMPANIES + 1 + place, FEW)
 
     def in_company(self, name: str, sampling: Sampling, company: int, rung: int) -> Case:
         """A row of one of the smaller compositions with others."""
@@ -143,14 +150,15 @@ class _Certifier:
         comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
         return replace(self.as_case(emission, comparison, miniature), among_others=True)
 
-    def after_one_left(self, name: str, sampling: Sampling) -> Case:
-        """Two tokens behind a certain first cycle, after which an earlier row left; elsewhere it may leave too late."""
-        miniature = self.ladder[-1]
+    def behind_first_cycle(self, name: str, sampling: Sampling, company: int, branches: int | None = None) -> Case:
+        """Two tokens behind a certain first cycle; one where the branches, a few at most, run one at a time."""
+        miniature, free = self.ladder[-1], 1 if branches else 2
         text = guide(partial(miniature.emission, "", sampling))
         certain = text.tokens[: text.before(2)]
-        emission = forced(miniature.emission(name, sampling), certain, 2)
-        case = self.as_case(emission, self.compare(Accompanied.of(emission, LEAVES)), miniature)
-        return replace(case, among_others=True, partly=True, forced=len(certain), tokens=2)
+        accompanied = Accompanied.of(forced(miniature.emission(name, sampling), certain, free), company)
+        comparison = self.compare(accompanied, branches, rows=1 if branches else 4096)
+        case = self.as_case(accompanied, comparison, miniature)
+        return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
 
     def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
         """Cases behind a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
@@ -169,18 +177,35 @@ class _Certifier:
         for where, count in places.items():
             if count < len(text.tokens):
                 yield from self.from_place(f"{label}, {where}", sampling, text.tokens[:count])
+        if text.levels > 2:
+            yield self.two_levels(f"{label}, two levels at a time", sampling, text)
+
+    def two_levels(self, name: str, sampling: Sampling, text: Guide) -> Case:
+        """Every level of the deepest draft that is drawn together with the next one: the case that is farthest off.
+
+        Behind a level that is certain, its distribution in the place of the next one's goes unnoticed.
+        """
+        cases = []
+        for count in range(text.deep - text.levels + 2, text.deep):
+            certain = text.tokens[:count]
+            emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
+            case = self.case_behind(emission, certain, 2, PAIRS)
+            if not case.exact or case.comparison.enumeration.interrupted:
+                return case
+            cases.append(case)
+        return replace(max(cases, key=lambda case: case.comparison.tv), partly=True)
 
     def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
         """Two tokens behind a certain text, or one where two have too many branches."""
         for free in (2, 1):
             case = self.case_behind(self.behind(name, sampling, text, free), text, free)
-            if _settled(case):
+            if case.settled:
                 break
         yield replace(case, partly=True)
 
-    def case_behind(self, emission: Emission, text: tuple[int, ...], free: int) -> Case:
+    def case_behind(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
         """The case of an emission that a certain text begins."""
-        case = self.as_case(emission, self.compare(emission, self.budget // 5), self.whole)
+        case = self.as_case(emission, self.compare(emission, budget or self.budget // 5), self.whole)
         return replace(case, forced=len(text), tokens=free)
 
     @property
@@ -195,19 +220,12 @@ class _Certifier:
             self.texts[sampling] = guide(partial(self.whole.emission, "", sampling))
         return self.texts[sampling]
 
-    def behind(
-        self,
-        name: str,
-        sampling: Sampling,
-        text: tuple[int, ...],
-        free: int,
-        broken: Callable[[Verifier], Verifier] | None = None,
-    ) -> Emission:
-        """The composition's emission behind a certain text."""
-        return forced(self.whole.emission(name, sampling, broken=broken), text, free)
+    def behind(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
+        """The composition's emission behind a certain text; options as in `Miniature.emission`."""
+        return forced(self.whole.emission(name, sampling, **options), text, free)
 
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
-        """The verifier's fast paths on the trees of the guided texts, and of some texts that are drawn."""
+        """The verifier's fast paths on trees of guided texts and of some that are drawn, and the native search."""
         trees: dict[tuple[object, ...], TokenTree] = {}
 
         def keep(cycle: Cycle) -> None:
@@ -219,7 +237,7 @@ class _Certifier:
             decode(self.behind("", sampling, self.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
                 decode(self.whole.emission("", sampling, seed=seed), keep)
-        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB)
+        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB) + check_search(self.ladder[0])
 
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields broken copies of the composition; each must fail.
@@ -228,7 +246,7 @@ class _Certifier:
         it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
         """
         small = self.ladder[self.rung]
-        for name, broken in self.broken():
+        for name, broken in defects():
             differed: list[bool] = []
             lengths = (2, 3, LENGTH)  # a refusal may come late
             for share, length, seed in product((5, 1), lengths, range(self.seeds)):
@@ -246,16 +264,10 @@ class _Certifier:
         sampling, differed = small_sampling(settings), list[bool]()
         text = self.guided(sampling).tokens
         broken = partial(WrongBonus, wrong=Parent(), differed=differed)
-        emission = self.behind(f"control: {Parent.name}", sampling, text, 0, broken)
+        emission = self.behind(f"control: {Parent.name}", sampling, text, 0, broken=broken)
         case = self.case_behind(emission, text, 0)
         if any(differed):
             yield case
-
-    def broken(self) -> Iterator[tuple[str, Callable[[Callable[..., Emission], list[bool]], Emission]]]:
-        """Yields the defects of the controls; each notes whether it made a difference."""
-        for wrong in WRONG:
-            yield wrong.name, partial(_with_wrong_bonus, wrong)
-        yield NAME, _with_replayed_numbers
 
     def guarantees(self, settings: SamplingSettings) -> Iterator[Guarantee]:
         """Properties that a lossy composition keeps, over a tree that can be exhausted."""
@@ -279,20 +291,3 @@ class _Certifier:
     def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
         """The comparison with the reductions made for it."""
         return Case(emission.name, comparison, reduced(self.ladder[0], miniature), miniature.length)
-
-
-def _with_wrong_bonus(wrong: Wrong, make: Callable[..., Emission], differed: list[bool]) -> Emission:
-    return make(broken=partial(WrongBonus, wrong=wrong, differed=differed))
-
-
-def _with_replayed_numbers(make: Callable[..., Emission], differed: list[bool]) -> Emission:
-    def streams(forks: Forks) -> ReplayedStreams:
-        return ReplayedStreams(ForkedStreams(forks), Captured(differed))
-
-    return replace(make(), streams=streams)
-
-
-def _settled(case: Case) -> bool:
-    """Returns whether no smaller case needs to be run."""
-    run = case.comparison.enumeration
-    return run.exhausted or run.interrupted or not case.exact

@@ -13,6 +13,8 @@ from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 
 
 def fair(found: Any, where: Any, random: Any, vocab: int) -> Any:
@@ -73,6 +75,14 @@ def sharpened(tree, where):
     """The tree with another recorded distribution in some rows [B] than it was drawn from."""
     sharp = tree.q**2 / (tree.q**2).sum(-1, keepdim=True)
     return replace(tree, q=torch.where(where[:, None, None], sharp, tree.q))
+
+
+class RecordsTheParents(Chain):
+    """From the third level on it records the distribution of the level before."""
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        return replace(tree, q=torch.cat([tree.q[:, :2], tree.q[:, 1:-1]], 1))
 
 
 class CountsCycles:
@@ -154,6 +164,18 @@ class ForThree(ForRows):
     rows = 3
 
 
+class ForFive(ForRows):
+    """The same in a batch of five."""
+
+    rows = 5
+
+
+class ForEight(ForRows):
+    """The same in a batch of eight."""
+
+    rows = 8
+
+
 class LastOfSeveral(Recursive):
     """The last row of several is judged by the first row's distributions."""
 
@@ -194,6 +216,23 @@ class FollowsBlindly(Traversal):
         if tree.levels:
             seen[:, 0] = tree.tokens[:, 1]
         return Match().follow(tree, seen, gaps)
+
+
+class GreedyParent:
+    """Greedily, the bonus is the target's token after the last accepted node's parent."""
+
+    def follow(self, tree, argmax, gaps=None):
+        found = Match().follow(tree, argmax, gaps)
+        above = tree.parent.gather(1, found.slots.gather(1, found.length[:, None])).clamp(min=0)
+        return type(found)(path=found.path, length=found.length, bonus=argmax.gather(1, above)[:, 0])
+
+
+class KSeqParent(GreedyParent, KSeq):
+    """The rule `kseq` with such a fast path."""
+
+
+class TransportParent(GreedyParent, Transport):
+    """The rule `transport` with such a fast path."""
 
 
 class AsksTheParent(Match):

@@ -6,20 +6,24 @@ from pathlib import Path
 import pytest
 
 from specframe.certify.certify import certify_plan
+from specframe.certify.compositions.searches import FIELDS, check_search
+from specframe.certify.compositions.small import Miniature
+from specframe.cli.render.certificate import verdict
+from specframe.native.draft import NativeDraft
 from tests.certify.recipes import COPIES, DRAWN, planned
+from tests.neural.test_growth import SPOILED
 
 PATH = "./broken.py:"
 QUICK = ["EveryThird", "AsksTheParent", "UnlikeItsAskingForm"]
 SLOW = ["AtFive", "TakesAnyChildDeepDown", "SecondCycle", "AfterTheFirstPath"]
 COPYING = [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in SLOW)]
+DEPTHS = {"ForRows": 2, "ForThree": 2, "ForFive": 1, "ForEight": 1, "LastOfSeveral": 2, "RecursiveDeep": 5}
 DRAWING = [
     ("AsksTooLittle", 3),
-    *(
-        pytest.param(name, depth, marks=pytest.mark.full)
-        for name, depth in {"ForRows": 2, "ForThree": 2, "LastOfSeveral": 2, "RecursiveDeep": 5}.items()
-    ),
+    *(pytest.param(name, depth, marks=pytest.mark.full) for name, depth in DEPTHS.items()),
 ]
-GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
+GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly", "KSeqParent", "TransportParent"]
+TREES = ["DrawsTheLikeliest", "RecordsTheParents"]
 OBSERVING = ["SharpensLate", "ForgetsRows"]
 
 
@@ -53,8 +57,9 @@ def test_rules_over_drawn_trees(name, depth, tmp_path):
 
 
 @pytest.mark.full
-def test_a_tree_that_takes_the_likeliest_deep_down(tmp_path):
-    parts = {"tree": PATH + "DrawsTheLikeliest", "verifier": "recursive", "depth": 5, "temperature": 1.0}
+@pytest.mark.parametrize("name", TREES)
+def test_trees_that_record_another_distribution_deep_down(name, tmp_path):
+    parts = {"tree": PATH + name, "verifier": "recursive", "depth": 5, "temperature": 1.0}
     assert refused(tmp_path, DRAWN, **parts)
 
 
@@ -83,10 +88,54 @@ def test_the_rules_that_they_spoil_are_certified(rule, tmp_path):
     assert certified(tmp_path, DRAWN, tree="chain", verifier=rule, depth=2, temperature=1.0)
 
 
+NATIVE = """
+specframe: 1
+target: {use: table}
+drafter: {use: eagle, quantize: int8, head: {use: trimmed, keep: 2, quantize: int8}}
+tree: {use: dynamic, depth: 4, width: 2, nodes: 8}
+verifier: match
+sampling: {temperature: 0.0}
+"""
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Makes native searches whose deepest node is wrong in a field where they are of one row; None: in no field."""
+    grow, grown = NativeDraft.grow, []
+
+    def enter(field):
+        def spoiled(*parts, **options):
+            tree, passes = grow(*parts, **options)
+            grown.append(tree)
+            wrong = field is not None and len(tree.tokens) == 1
+            return SPOILED[field](tree, tree.depth.argmax(1)) if wrong else tree, passes
+
+        monkeypatch.setattr(NativeDraft, "grow", spoiled)
+        return grown
+
+    return enter
+
+
+@pytest.mark.parametrize("field", [None, *SPOILED])
+def test_native_searches(field, spoil, tmp_path):
+    grown = spoil(field)
+    found = check_search(Miniature.of(planned(tmp_path, NATIVE, "")))
+    assert {len(tree.tokens) for tree in grown} == {1, 2} and max(tree.levels for tree in grown) == 4
+    assert any(FIELDS[field] in line for line in found) if field else found == []
+
+
+@pytest.mark.parametrize("field", [None, "parent"])
+def test_a_native_search_of_other_parents_is_refused(field, spoil, tmp_path):
+    spoil(field)
+    certificate = certify_plan(planned(tmp_path, NATIVE, ""), budget=300, seeds=1)
+    named = "the drafter's native search: other parents" in verdict(certificate.as_dict())
+    assert certificate.exact != named == (field is not None)
+
+
 def test_the_table_names_every_part_and_its_test():
     folder = Path(__file__).parent
     rows = re.findall(r"^\| `(\w+)`.* \| `(\w+\.py)` \|$", (folder / "README.md").read_text(encoding="utf-8"), re.M)
     assert all(re.search(rf"\b{name}\b", (folder / file).read_text(encoding="utf-8")) for name, file in rows)
     drawing = [getattr(case, "values", case)[0] for case in DRAWING]
     here = {name for name, file in rows if file == Path(__file__).name}
-    assert here == {*QUICK, *SLOW, *drawing, *GREEDY, *OBSERVING, "DrawsTheLikeliest"}
+    assert here == {*QUICK, *SLOW, *drawing, *GREEDY, *OBSERVING, *TREES}

@@ -52,14 +52,21 @@ TESTS = {
     "specframe/components/trees": TREES,
     "specframe/kernel": ["tests/kernel/test_ancestors.py", "tests/kernel/test_merge.py", *TREES, FRONTIER[-1]],
     "specframe/sampling/penalties.py": ["tests/sampling/test_penalties.py", "tests/decoding/test_penalties.py"],
-    "specframe/sampling": ["tests/sampling", "tests/decoding/test_gaps.py"],
+    "specframe/sampling/grammar.py": ["tests/decoding/test_grammars.py"],
+    "specframe/sampling": [
+        "tests/sampling",
+        *(f"tests/decoding/test_{name}.py" for name in ("gaps", "penalties", "grammars")),
+    ],
     "specframe/decoding/session.py": [
         "tests/decoding/test_session.py",
         "tests/decoding/test_cancel.py",
         "tests/decoding/test_gaps.py",
         "tests/decoding/test_read_ahead.py",
     ],
-    "specframe/decoding/requests.py": ["tests/decoding/test_requests.py", "tests/decoding/test_session.py"],
+    "specframe/decoding/requests.py": [
+        *(f"tests/decoding/test_{name}.py" for name in ("requests", "session", "gaps", "stop_texts")),
+        "plugins/specframe-serve/tests/test_prefixes.py",
+    ],
     "specframe/native/topk.py": ["tests/native/test_likely.py"],
     "specframe/native/draft.py": ["tests/neural/test_growth.py"],
     "specframe/native": NATIVE,

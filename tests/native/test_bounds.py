@@ -7,7 +7,7 @@ import torch
 
 from specframe.native.blocks import round_to_blocks
 from specframe.native.linear import QuantizedLinear
-from specframe.native.sight import Mask, Tree
+from specframe.native.sight import Listed, Mask, Tree
 from tests.native.layers import packed_layers, slots_for
 
 
@@ -17,6 +17,12 @@ def tree(rows=2, nodes=3, length=5, base=6):
 
 def mask(place=0):
     return Mask(torch.ones(2, 3, 8, dtype=torch.bool), torch.full((2, 3), place))
+
+
+def listed(place=0, slot=4):
+    """Nodes that see the slots of a list before 5, and three slots behind these."""
+    path = torch.ones(2, 3, 3, dtype=torch.bool)
+    return Listed(torch.full((1, 2, 1, 4), slot), path, torch.full((2, 3), place), 5)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,8 @@ def mask(place=0):
         ({"sight": tree(length=-1)}, "lengths are from 0"),
         ({"sight": tree(nodes=2)}, r"what nodes see is bool \[2, 3, 3\]"),
         ({"sight": mask(place=12)}, "places are from 0 to 11, not from 12 to 12"),
+        ({"sight": listed(place=12)}, "places are from 0 to 11, not from 12 to 12"),
+        ({"sight": listed(slot=5)}, "listed slots are from 0 to 5, not from"),
         ({"positions": torch.full((2, 3), -1)}, "positions are from 0"),
         ({"positions": torch.zeros(2, 3, dtype=torch.int32)}, "positions are int64"),
         ({"positions": torch.zeros(2, 2, dtype=torch.int64)}, r"positions are int64 \[2, 3\]"),

@@ -25,6 +25,12 @@ def test_hash_is_splitmix64():
     assert scramble_all(torch.tensor(states)).tolist() == [signed(scramble(z % 2**64)) for z in states]
 
 
+@pytest.mark.parametrize("number", [0, -1, 2**63 - 1, 2**63, 2**64 + 5, 3 * 2**63, 7 * 2**63 + 9, -(2**63) - 1])
+def test_numbers_wrap_as_int64_does(number):
+    found = signed(number)
+    assert -(2**63) <= found < 2**63 and (found - number) % 2**64 == 0
+
+
 def test_same_seed_same_numbers_and_other_seeds_others():
     first, again, other = SeededRandom(7, 3), SeededRandom(7, 3), SeededRandom(8, 3)
     assert torch.equal(indices(first.draft, 3, 5), indices(again.draft, 3, 5))

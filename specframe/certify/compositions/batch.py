@@ -25,7 +25,9 @@ from specframe.sampling.random import SeededRandom
 WATCHED = -1
 """The seed of the row that is enumerated; the others have seeds of their own."""
 COMPANIES = 4
-"""The companies of more than one row; the next one is a single other row."""
+"""The companies of more than one row; the next one is a single other row, and behind it are those of one size each."""
+SIZES = range(3, 9)
+"""Sizes of the batches in which a row is decoded alone with so many others; two is the single other row's."""
 
 
 class Stay(Enum):
@@ -50,7 +52,9 @@ class Other:
 STAYING = (Other(1, 3, Stay.TO_THE_END), Other(2, 5, Stay.TO_THE_END), Other(0, 4, Stay.LATE))
 LEAVING = (Other(1, 3, Stay.UNTIL_THEN), Other(2, 5, Stay.TO_THE_END))
 """An earlier row leaves while the watched row is the last one, which takes its place."""
-LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),))
+EQUAL = tuple(tuple(Other(place, 3 + place // 3, Stay.TO_THE_END) for place in range(1, size)) for size in SIZES)
+"""Others that are admitted together, so that the batch has one size from the watched row's admission on."""
+LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),), *EQUAL)
 LEAVES = LINES.index(LEAVING)
 """A company whose first row leaves."""
 
@@ -70,7 +74,7 @@ class Accompanied(Emission):
     @property
     def pair(self) -> bool:
         """True where there is one other row; with a single branch the batch then has exactly two."""
-        return self.company >= COMPANIES
+        return self.company == COMPANIES
 
     def program(self, random: Forks, rows: int) -> Tensor:
         """The real session on `rows` branches and other rows: [rows, length] int64, END after the last token."""
@@ -79,14 +83,16 @@ class Accompanied(Emission):
         watched = Request(
             tokens=self.prompt, sampling=self.sampling, seed=WATCHED, max_new_tokens=self.length, ends=self.ends
         )
-        line = LINES[min(self.company, COMPANIES)]
+        line = LINES[self.company]
         requests = [self._request(other, longest, parts.target.vocab_size) for other in line]
         session = Session(
             parts, rows + len(line), len(self.prompt) + longest + parts.nodes, random=CompanyStreams(random)
         )
         leaving = []
+        if self.company > COMPANIES:
+            session.admit(requests)
         for other, request in zip(line, requests, strict=True):
-            if other.stay is not Stay.LATE:
+            if other.stay is not Stay.LATE and self.company <= COMPANIES:
                 [entry] = session.admit([request])
                 leaving += [entry] if other.stay is Stay.UNTIL_THEN else []
                 session.step()

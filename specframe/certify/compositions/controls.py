@@ -6,8 +6,9 @@ A certificate is only as good as the defects that make it fail.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.enumeration import ForkedStreams
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import Verifier
@@ -182,3 +184,24 @@ class ReplayedStreams:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._inner.keep(rows)
+
+
+def defects() -> Iterator[tuple[str, Callable[[Callable[..., Emission], list[bool]], Emission]]]:
+    """Yields the controls' defects, each with a function from an emission's maker to the broken emission.
+
+    The list that such a function takes is filled as it runs: whether the defect made a difference.
+    """
+    for wrong in WRONG:
+        yield wrong.name, partial(_with_wrong_bonus, wrong)
+    yield NAME, _with_replayed_numbers
+
+
+def _with_wrong_bonus(wrong: Wrong, make: Callable[..., Emission], differed: list[bool]) -> Emission:
+    return make(broken=partial(WrongBonus, wrong=wrong, differed=differed))
+
+
+def _with_replayed_numbers(make: Callable[..., Emission], differed: list[bool]) -> Emission:
+    def streams(forks: Forks) -> ReplayedStreams:
+        return ReplayedStreams(ForkedStreams(forks), Captured(differed))
+
+    return replace(make(), streams=streams)

@@ -33,14 +33,17 @@ class Forced:
     prompt: int
     """Length of the prompt in tokens."""
     tokens: tuple[int, ...]
+    free: int | None = None
+    """Number of tokens behind these that are left as they are, before the text is certain again; None: all."""
 
     def __call__(self, texts: Tensor, logits: Tensor) -> Tensor:
-        """Logits [R, V] after texts [R, T]: -inf but for the forced token, or as they are behind the last one."""
+        """Logits [R, V] after texts [R, T]: -inf but for the forced token, or as they are where none is."""
         place = texts.shape[1] - self.prompt
-        if not 0 <= place < len(self.tokens):
+        behind = place - len(self.tokens)
+        if place < 0 or 0 <= behind < (math.inf if self.free is None else self.free):
             return logits
         certain = torch.full_like(logits, -math.inf)
-        certain[:, self.tokens[place]] = 0.0
+        certain[:, self.tokens[place] if behind < 0 else 0] = 0.0
         return certain
 
 
@@ -119,8 +122,11 @@ def decode(emission: Emission, watch: Callable[[Cycle], None] | None = None) -> 
     return Guide(tuple(entry.tokens), tuple(counts))
 
 
-def forced(emission: Emission, tokens: Sequence[int], free: int) -> Emission:
-    """The emission with its first tokens certain, and `free` further ones compared."""
-    processor = Forced(len(emission.prompt), tuple(tokens))
+def forced(emission: Emission, tokens: Sequence[int], free: int, ending: bool = False) -> Emission:
+    """The emission with its first tokens certain, and `free` further ones compared.
+
+    If it is `ending`, what is drafted beyond these is certain, too: few branches, and nothing seen of deeper levels.
+    """
+    processor = Forced(len(emission.prompt), tuple(tokens), free if ending else None)
     sampling = replace(emission.sampling, processors=(*emission.sampling.processors, processor))
     return replace(emission, sampling=sampling, length=len(tokens) + free)

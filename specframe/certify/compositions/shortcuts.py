@@ -44,13 +44,13 @@ def check_shortcuts(verifier: Verifier, trees: Iterable[TokenTree], vocab: int) 
     for index, tree in enumerate(trees):
         for name, judge in _greedy_forms(verifier):
             if wrong := _leads_astray(judge, tree, vocab):
-                found[f"`{name}` at temperature 0: {wrong}"] = None
+                found[f"the verifier's `{name}` at temperature 0: {wrong}"] = None
         visiting = visiting_of(verifier)
         if visiting is not None:
             p = _distributions(tree, vocab, index)
             off = distance(_law(verifier.verify, tree, p), _law(_asking(visiting.verify_on_demand), tree, p))
             if off > NOISE:
-                found[f"`verify_on_demand` and `verify` differ: total variation {off:.4g}"] = None
+                found[f"the verifier's `verify_on_demand` and `verify` differ: total variation {off:.4g}"] = None
     return list(found)
 
 

@@ -108,7 +108,7 @@ def verdict(certificate: dict[str, Any]) -> str:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] else off + ", as its verifier declares"
     if certificate["shortcuts"]:
-        return f"not lossless: the verifier's {certificate['shortcuts'][0]}"
+        return f"not lossless: {certificate['shortcuts'][0]}"
     if not certificate["control_failed"]:
         if not certificate["exhausted"]:
             return NOT_SHOWN

@@ -95,8 +95,9 @@ def _top(likelihood: Tensor) -> float:
     """The power at which a log-likelihood on GRID, and the prior, are largest."""
     steps = torch.tensor(GRID, dtype=torch.float64).log()  # evenly spaced
     height = likelihood - steps**2 / 2
-    best = int(height.argmax().clamp(1, len(GRID) - 2))
+    highest = int(height.argmax())
+    best = min(max(highest, 1), len(GRID) - 2)
     left, top, right = height[best - 1 : best + 2].tolist()
     bend = left - 2 * top + right
-    offset = (left - right) / (2 * bend) if bend < 0 else 0.0
+    offset = (left - right) / (2 * bend) if bend < 0 else highest - best
     return math.exp(float(steps[best]) + max(-1.0, min(1.0, offset)) * float(steps[1] - steps[0]))

@@ -55,6 +55,9 @@ def test_little_seen_moves_a_power_little_and_the_impossible_not_at_all() -> Non
     for _ in range(5000):
         fit.likelihood[0] += torch.linspace(-1, 0, len(fit.likelihood[0]))  # the sharper the better
     assert fit.calibration.powers[0] == pytest.approx(32), "no power beyond those that were measured"
+    for sign, end in ((1, 32), (-1, 1 / 8)):  # ever steeper towards an end
+        fit.likelihood[0] = (sign * torch.linspace(-9, 9, len(fit.likelihood[0]), dtype=torch.float64)).exp()
+        assert fit.calibration.powers[0] == pytest.approx(end)
 
 
 class Sharpened(PathDrafter):

@@ -15,8 +15,7 @@ from specframe.certify.compositions.controls import Parent, WrongBonus, defects
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
-from specframe.certify.compositions.searches import check_search
-from specframe.certify.compositions.shortcuts import check_shortcuts
+from specframe.certify.compositions.shortcuts import check_search, check_shortcuts
 from specframe.certify.compositions.shrink import ladder, reduced
 from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Miniature, small_sampling
 from specframe.certify.guarantees import guarantees

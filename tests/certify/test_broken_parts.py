@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specframe.certify.certify import certify_plan
-from specframe.certify.compositions.searches import FIELDS, check_search
+from specframe.certify.compositions.shortcuts import FIELDS, check_search
 from specframe.certify.compositions.small import Miniature
 from specframe.cli.render.certificate import verdict
 from specframe.native.draft import NativeDraft

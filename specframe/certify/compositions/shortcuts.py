@@ -1,12 +1,18 @@
-"""A verifier's fast paths, held against its rule on the trees that the composition drafts.
+"""Fast paths: a verifier's, held against its rule on the trees that the composition drafts, and a drafter's search.
 
 A session decodes by the fast paths, so at temperature 0 an enumeration sees one text, and of a rule that has an asking
 form `verify` is not seen at all. Here every node of a tree is made the end of the accepted path once.
+
+An enumeration runs on a model in float64, which native code does not take. So the recipe's drafter and tree are run
+once more, on a model in float32, where every draft of the native search must be that of the search level by level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +21,20 @@ from torch.nn.functional import one_hot
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.emission import distance
 from specframe.certify.compositions.enumeration import Outcome, enumerate_outcomes
+from specframe.certify.compositions.guided import Deepest
+from specframe.certify.compositions.small import Miniature
+from specframe.components.heads import Trimmed
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model
+from specframe.components.trees.recording import WatchedTree
+from specframe.decoding.requests import Request
+from specframe.decoding.session import Parts, Session
 from specframe.kernel.composition import greedy_of, visiting_of
-from specframe.kernel.interfaces import Observer, Verifier
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.interfaces import Observer, TreePolicy, Verifier
 from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import TokenTree, Verdict
+from specframe.kernel.types import Context, Expand, TokenTree, Verdict
+from specframe.neural import NeuralDrafter
 from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom, uniforms
 
@@ -26,6 +42,20 @@ NOISE = 1e-9
 """Total variation below this is rounding."""
 BRANCHES = 20_000
 """The most branches of one comparison; the likeliest go first."""
+
+VOCAB, KEPT, SIZE, LAYERS = 60, 40, 64, 8
+"""Shape of the model that is searched natively: the native code reads 32 weights at a time."""
+SEARCHES, CONTEXT = 4, 1024
+"""Cycles of two rows that a search drafts in, and the most tokens of a row."""
+FIELDS = {
+    "tokens": "tokens",
+    "parent": "parents",
+    "valid": "valid nodes",
+    "draw": "kinds of draws",
+    "depth": "depths",
+    "ancestors": "ancestors",
+}
+"""The fields of a tree that are compared, in words."""
 
 Judge = Callable[[TokenTree, Tensor, RandomSource], Verdict]
 """A rule: a tree, p [B, N, V] and random numbers make a verdict."""
@@ -115,3 +145,60 @@ def _law(judge: Judge, tree: TokenTree, p: Tensor) -> dict[Outcome, float]:
         return torch.cat([verdict.path, verdict.bonus[:, None]], 1)
 
     return enumerate_outcomes(program, budget=BRANCHES).law
+
+
+class HeldTree(WatchedTree):
+    """A tree policy whose native drafts are grown level by level, too."""
+
+    def __init__(self, policy: TreePolicy) -> None:
+        super().__init__(policy, lambda expand: expand, lambda search: search)
+        self.differing: dict[str, None] = {}
+        """Fields of a tree in which a draft differed."""
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The policy's tree."""
+        found = super().grow(expand, root, context)
+        if context.search is not None:
+            wanted = super().grow(expand, root, replace(context, search=None))
+            self.differing |= dict.fromkeys(_differing(found, wanted))
+        return found
+
+
+def check_search(miniature: Miniature) -> list[str]:
+    """The differences between a drafter's native search and the one level by level, in words; empty if there are none.
+
+    Drafters in floats, and those of other targets than Llama's kind, have no native search here.
+    """
+    drafter, policy = miniature.make_drafter(VOCAB), miniature.make_tree()
+    if policy is None or not isinstance(drafter, NeuralDrafter) or drafter.quantize is None:
+        return []
+    head = miniature.drafter.build().head
+    if isinstance(head, Trimmed):
+        drafter.head = Trimmed(keep=KEPT, quantize=head.quantize)
+    target = HFTarget.from_model(_model())
+    try:
+        drafter.bind(target)
+    except SpecframeError:
+        return []
+    held = HeldTree(policy)
+    parts = Parts(target, drafter, held, Deepest())
+    prompts = [[*range(1, 8)], [*range(9, 12)]]
+    length = min(SEARCHES * parts.nodes, CONTEXT - len(prompts[0]) - parts.nodes)
+    session = Session(parts, len(prompts), len(prompts[0]) + length + parts.nodes)
+    for prompt in prompts:
+        session.admit([Request(tokens=prompt, max_new_tokens=length)])
+        for _ in range(SEARCHES // len(prompts)):
+            session.step()
+    return [f"the drafter's native search: other {FIELDS[name]} than level by level" for name in held.differing]
+
+
+@lru_cache(maxsize=1)
+def _model() -> Any:
+    model = random_model(vocab=VOCAB, size=SIZE, layers=LAYERS).float()
+    model.config.max_position_embeddings = CONTEXT
+    return model
+
+
+def _differing(found: TokenTree, wanted: TokenTree) -> list[str]:
+    """The fields in which a draft differs from the reference."""
+    return [name for name in FIELDS if not torch.equal(getattr(found, name), getattr(wanted, name))]

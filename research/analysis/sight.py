@@ -5,6 +5,8 @@
 The folder is what `research/training/seen.py --held-out` wrote. The first recipe is what the others are compared with;
 RECIPE,KEY=VALUE,.. gives a recipe settings of its own. Counts do not depend on the machine's load. What a drafter
 predicts for a word that the picture decides (a colour, a shape, a size, a place or a number) is counted by itself.
+Speed, over plain decoding, and prefill, the milliseconds that a first draft takes beyond a later one, are of processor
+time on one thread.
 """
 
 from __future__ import annotations
@@ -13,23 +15,27 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from time import process_time
 from typing import Any
 
 import numpy as np
+import torch
 
 from specframe import Pipeline, load
 from specframe.bench.figures.intervals import Estimate, Measure, estimate, estimate_change
 from specframe.bench.figures.measures import pooled
-from specframe.plugin import Cycle
+from specframe.plugin import Committed, Cycle
 
 SEEN = re.compile(
     r"\b(red|green|blue|yellow|purple|black|white|grey|circle|square|triangle|cross|small|large"
     r"|top|middle|bottom|left|centre|right|no|one|two|three|four)\b"
 )
 """The words that the picture decides."""
-KINDS = ("tau", "from the picture", "grammar")
+KINDS = ("tau", "from the picture", "grammar", "speed", "prefill, ms")
 
 
 @dataclass
@@ -42,15 +48,55 @@ class Count:
     """Tokens of grammar, and of the picture, that the draft was deep enough for."""
     had: list[int] = field(default_factory=lambda: [0, 0])
     """Those of them that it had."""
+    seconds: float = 0.0
+    plain: float = 0.0
+    """Seconds of plain decoding."""
+    drafts: list[float] = field(default_factory=list)
+    """Seconds of each draft, the first one's with those of taking in the prompt."""
 
-    def ratios(self) -> list[tuple[int, int]]:
-        """Tau, and the share of each kind that the draft had, as numerators and denominators."""
-        return [(self.tokens, self.cycles), (self.had[1], self.tried[1]), (self.had[0], self.tried[0])]
+    def ratios(self) -> list[tuple[float, float]]:
+        """Tau, the share of each kind that the draft had, speed and prefill, as numerators and denominators."""
+        first, *later = self.drafts
+        shares = [(self.had[kind], self.tried[kind]) for kind in (1, 0)]
+        prefill = 1e3 * (first - median(later)) if later else 0.0
+        return [(self.tokens, self.cycles), *shares, (self.plain, self.seconds), (prefill, 1.0 if later else 0.0)]
 
 
-def count(pipeline: Pipeline, prompt: Sequence[int]) -> Count:
-    """The counts of one prompt's answer."""
-    found = Count()
+@contextmanager
+def timed(drafter: Any, drafts: list[float]) -> Iterator[None]:
+    """Within the block, each draft's seconds are appended, with those of the commit before the first one."""
+    began = [0.0]
+    commit, propose = drafter.commit, drafter.propose
+
+    def timed_commit(committed: Committed) -> None:
+        start = process_time()
+        commit(committed)
+        began[0] = process_time() - start if committed.prompt is not None else 0.0
+
+    def timed_propose(*given: Any) -> Any:
+        start = process_time()
+        tree = propose(*given)
+        drafts.append(process_time() - start + began[0])
+        return tree
+
+    drafter.commit, drafter.propose = timed_commit, timed_propose
+    try:
+        yield
+    finally:
+        del drafter.commit, drafter.propose
+
+
+def seconds_of(pipeline: Pipeline, prompt: Sequence[int]) -> float:
+    """Seconds that one prompt's answer takes."""
+    start = process_time()
+    with pipeline.open(requests := pipeline.requests([prompt])) as session:
+        session.run(requests)
+    return process_time() - start
+
+
+def count(pipeline: Pipeline, prompt: Sequence[int], plain: float) -> Count:
+    """The counts of one prompt's answer, whose plain decoding took `plain` seconds."""
+    found = Count(plain=plain)
     drafted: list[bool | None] = [None]  # the first token is the one of the prompt
 
     def watch(cycle: Cycle) -> None:
@@ -59,8 +105,13 @@ def count(pipeline: Pipeline, prompt: Sequence[int]) -> Count:
         found.tokens += accepted + 1
         drafted.extend([True] * accepted + [None if accepted == cycle.draft.levels else False])
 
-    with pipeline.open(requests := pipeline.requests([prompt])) as session:
+    start = process_time()
+    with (
+        pipeline.open(requests := pipeline.requests([prompt])) as session,
+        timed(pipeline.parts.drafter, found.drafts),
+    ):
         (entry,) = session.run(requests, watch)
+    found.seconds = process_time() - start
     for token, kind in zip(drafted, seen([pipeline.tokenizer.decode([t]) for t in entry.tokens]), strict=False):
         if token is not None:
             found.tried[kind] += 1
@@ -124,13 +175,20 @@ def main() -> None:
     parser.add_argument("recipes", nargs="+", metavar="RECIPE[,KEY=VALUE..]")
     parser.add_argument("--limit", type=int, help="pictures of each kind")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     for descriptions in (True, False):
         counts: dict[str, list[Count]] = {}
         turns = list(prompts(options.folder, options.limit, descriptions))
+        seconds: list[float] = []
         for name in options.recipes:
             path, *settings = re.split(r",(?=[\w.]+=)", name)
             pipeline = load(path, overrides=settings)
-            counts[name] = [count(pipeline, pipeline.encode_turns(each)) for each in turns]
+            prompts_read = [pipeline.encode_turns(each) for each in turns]
+            if not seconds:
+                without = pipeline.plain()
+                seconds = [seconds_of(without, prompt) for prompt in prompts_read]
+            count(pipeline, prompts_read[0], 0.0)  # the first one warms up
+            counts[name] = [count(pipeline, *each) for each in zip(prompts_read, seconds, strict=True)]
         print(f"{'descriptions' if descriptions else 'last answers'} of {len(turns)} pictures", flush=True)
         print("\n".join(rows(counts)), flush=True)
 

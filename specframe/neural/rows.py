@@ -22,7 +22,7 @@ class Pending:
     """Newly committed pairs of the last B rows, which the next draft's first forward takes in."""
 
     first: int  # rows before this one have nothing pending
-    pairs: tuple[Tensor, ...]  # [B, M, ..] each
+    pairs: tuple[Tensor, ...]  # [B, M, ..] each, as entries
     fresh: list[int]  # how many of the M are a row's
     starts: list[int]  # how many each row had before
     held: list[int]  # and has with them
@@ -49,7 +49,7 @@ class RowSession:
     def __init__(self, like: Tensor, slots: int, room: int, spare: int, layers: int = 1) -> None:
         self.room = room
         self.spare = spare
-        self.counts: list[int] = []  # pairs of each row that are cached
+        self.counts: list[int] = []  # entries of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self.draft: list[Blocks] = []  # the root's, and the expansions below it
@@ -65,6 +65,16 @@ class RowSession:
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Returns the entries kept of newly committed pairs until they are taken in, [B, M, ..] each."""
         raise NotImplementedError
+
+    def entries(
+        self, pairs: tuple[Tensor, ...], committed: Committed, fresh: list[int]
+    ) -> tuple[tuple[Tensor, ...], list[int]]:
+        """Returns the entries of newly committed pairs, [B, M, ..] each, and how many each row has of them.
+
+        By default they are the pairs, `fresh` a row. A session that has fewer entries than pairs keeps their positions
+        with them, since an entry's number is then no longer its position.
+        """
+        return pairs, fresh
 
     def take(self, pending: Pending) -> Blocks:
         """Caches pending pairs, advances the state of their rows, and returns their rows' root."""
@@ -89,7 +99,7 @@ class RowSession:
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
         longest = max(fresh)
         features = {tap: values[:, :longest] for tap, values in committed.features.items()}
-        pairs = self.pairs(committed.tokens[:, :longest], features)
+        pairs, fresh = self.entries(self.pairs(committed.tokens[:, :longest], features), committed, fresh)
         first = 0
         if self._pending is not None and committed.prompt is None and self._pending[0] == 0:
             pairs, fresh = _behind(self._pending[1], self._pending[2], pairs, fresh)

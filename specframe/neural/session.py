@@ -147,8 +147,9 @@ class FeatureSession(RowSession):
             asked = asked.followed_by(Queries.behind(masks, positions[:, :, -1], path))
         outputs = self._ask(asked, path.shape[2] - width * k)
         block = outputs[:, : width * k].unflatten(1, (width, k))  # [B, F, k, P]
+        block = self.block_of(block[:, :, -self.asking :])
         if self.masked:
-            block = torch.cat([block[:, :, -1:], outputs[:, width * k :].unflatten(1, (width, k - 1))], 2)
+            block = torch.cat([block, outputs[:, width * k :].unflatten(1, (width, k - 1))], 2)
         state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
         self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
         if frontier.nodes.is_cpu and not any(0 in row for row in frontier.nodes.tolist()):
@@ -156,14 +157,18 @@ class FeatureSession(RowSession):
         is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
         return torch.where(is_root, self.draft[0].outputs[:, :1], block)
 
+    def block_of(self, outputs: Tensor) -> Tensor:
+        """The outputs of the pairs that ask for a block, [.., j, P], as those of its levels; masks have the others."""
+        return outputs
+
     def take(self, pending: Pending) -> Blocks:
         """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
 
         Queries are made again for the j - 1 pairs before, since they belong to the last block; writing their keys and
         values again changes nothing. All queries see all pairs: only the last block's outputs are used. A mask sees the
-        masks before it, too.
+        masks before it, too. Positions that come with the pairs take the place of the slots' own.
         """
-        first, (pairs,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
+        first, (pairs, *given), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
         if self.asking > 1:
             inputs = torch.cat([self.tail[first:], inputs], 1)  # [B, T, D]
@@ -177,21 +182,23 @@ class FeatureSession(RowSession):
         even = min(starts) == max(starts)
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
         slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
-        positions = (slots - (self.asking - 1)).clamp(min=0)  # nothing sees the pairs before the first
+        positions, following = (slots - (self.asking - 1)).clamp(min=0), counts  # nothing sees the pairs before
+        if given:
+            positions, following = given[0], _last(given[0], 1, fresh)[:, 0] + 1
         asked = Queries(inputs, positions, repeated(path, length))
         if self.masked:
             masks = self.network.mask(_last(pairs, 1, fresh))  # [B, 1, k - 1, D]
-            asked = asked.followed_by(Queries.behind(masks, counts[:, None] - 1, path))
+            asked = asked.followed_by(Queries.behind(masks, following[:, None] - 1, path))
             ends = torch.arange(behind, behind + masks.shape[2], device=device)
             slots = torch.cat([slots, ends.expand(batch, -1)], 1)
         outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
 
         self.tail = pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))
         self.state = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
-        block = _last(outputs[:, :length], self.asking, fresh)
+        block = self.block_of(_last(outputs[:, :length], self.asking, fresh))
         if self.masked:
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]
-        return Blocks.of_root(block, state, counts)
+        return Blocks.of_root(block, state, following)
 
     def aim(self, width: int) -> None:
         """Makes room for the slots 0 .. width - 1, which the next pass may write."""

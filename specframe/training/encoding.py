@@ -48,7 +48,8 @@ def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[
         for index, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 before, _ = reader.read_turns(turns[:index], {"add_generation_prompt": True})
-                after, _ = reader.read_turns(turns[: index + 1], {"add_generation_prompt": False})
+                ended = index + 1 == len(turns)  # then it has been read, image and all
+                after = ids if ended else reader.read_turns(turns[: index + 1], {"add_generation_prompt": False})[0]
                 if ids[: len(after)] != after:
                     raise InputError(f"the chat template changes message {index + 1} once later ones follow")
                 # A template may write a turn without the prompt for it.

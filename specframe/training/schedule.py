@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.training import AskingRollout, RewritingRollout, SteppedRollout
-from specframe.training.settings import TrainSettings
+from specframe.training.settings import Mixture, TrainSettings
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
@@ -83,7 +83,11 @@ class Order:
 
     def at(self, step: int) -> Tensor:
         """The texts of a step: [size] int64 on the host."""
-        stream = torch.arange(step * self.size, (step + 1) * self.size)
+        return self.between(step * self.size, (step + 1) * self.size)
+
+    def between(self, first: int, last: int) -> Tensor:
+        """The texts `first` to `last` - 1 of the stream: int64 on the host."""
+        stream = torch.arange(first, last)
         epoch, place = stream // self.texts, stream % self.texts
         chosen = torch.empty_like(stream)
         for number in torch.unique(epoch).tolist():
@@ -136,6 +140,32 @@ def _ending(settings: TrainSettings, mark: int, last: bool) -> TrainSettings:
     """The settings of a run of so many tokens."""
     out = settings.out if last else settings.out / f"tokens-{mark}"
     return replace(settings, out=out, cooldown={**(settings.cooldown or {}), "at": [mark]})
+
+
+class MixedOrder:
+    """Order of the texts that steps see, of which the last `mixed` have a share of a step that changes on the way.
+
+    Either kind has an order of its own. The number of a step's mixed texts is a function of the step: the shares of all
+    steps so far, summed and rounded.
+    """
+
+    def __init__(self, lengths: Tensor, mixed: int, size: int, seed: int, mixture: Mixture, total: int) -> None:
+        self.own = len(lengths) - mixed
+        self.size, self.mixture, self.total = size, mixture, total
+        self._texts = Order(lengths[: self.own], size, seed)
+        self._mixed = Order(lengths[self.own :], size, mix(seed, 1))
+
+    def at(self, step: int) -> Tensor:
+        """The texts of a step: [size] int64 on the host."""
+        first, last = self._taken(step), self._taken(step + 1)
+        own = self._texts.between(step * self.size - first, (step + 1) * self.size - last)
+        return torch.cat([own, self._mixed.between(first, last) + self.own])
+
+    def _taken(self, steps: int) -> int:
+        """The number of mixed texts that this many first steps have taken."""
+        begin, end = self.mixture.begin, self.mixture.end
+        slope = (end - begin) / max(1, self.total - 1)
+        return math.floor(self.size * (begin * steps + slope * steps * (steps - 1) / 2) + 0.5)
 
 
 def _arranged(texts: Tensor, lengths: Tensor, size: int, first: int, seed: int) -> Tensor:

@@ -12,6 +12,29 @@ if TYPE_CHECKING:
     from specframe.kernel.training import Rollout, Watcher
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """Further texts, and the share of a step's texts that they are: it changes linearly from step to step."""
+
+    data: list[str]
+    begin: float = 0.0
+    end: float = 1.0
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Mixture:
+        """The mixture of a recipe's `train.mixture`. Raises InputError for one that cannot be used."""
+        known = {"data": None, "from": 0.0, "to": 1.0}
+        if unknown := given.keys() - known.keys():
+            raise InputError(f"train.mixture has no option {min(unknown)}; it has {', '.join(known)}")
+        values = known | given
+        data, shares = values["data"], (values["from"], values["to"])
+        if not isinstance(data, list) or not data or not all(isinstance(source, str) for source in data):
+            raise InputError("train.mixture.data must be a list of JSONL files or names of data sets")
+        if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
+            raise InputError(f"train.mixture: from and to are shares, from 0 to 1, not {shares[0]} and {shares[1]}")
+        return cls(data, *map(float, shares))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """The `train` section.
@@ -19,6 +42,8 @@ class TrainSettings:
     Args:
         data: JSONL files or globs of them, "text" or "messages" in each line; `zoo://NAME`, texts of a plugin; or Hub
             data sets, name[:split].
+        mixture: further texts, {data: [..], from: 0, to: 1}: their share of a step's texts goes linearly from the first
+            step's to the last one's.
         rollout: how the drafter is unrolled.
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
         epochs: how often every text is seen.
@@ -81,6 +106,7 @@ class TrainSettings:
     save_every: int = 500
     log_every: int = 20
     fit: int = 0
+    mixture: dict[str, Any] | None = None
     cache: Path | None = None
     log: list[str] | None = None
     watcher: Watcher | None = None
@@ -89,6 +115,10 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if not self.data:
             raise InputError("train.data is empty; give JSONL files or the names of Hub data sets")
+        if self.mixed is not None and self.pack:
+            raise InputError("train.pack: texts of a mixture are not packed; leave it out")
+        if self.mixture is not None and self.cooldown is not None:
+            raise InputError("train.mixture: its shares depend on the last step; leave train.cooldown out")
         at_least = {"epochs": 1, "steps": 1, "batch": 1, "length": 8, "accumulate": 1, "save_every": 1}
         for name, least in {**at_least, "log_every": 1, "validate_every": 1}.items():
             value = getattr(self, name)
@@ -124,3 +154,8 @@ class TrainSettings:
             raise InputError(f"train.cooldown.at is {marks}; it is a list of different numbers of tokens")
         if len(marks) > 1 and 0 < self.warmup < 1:
             raise InputError("train.warmup must be in steps where train.cooldown.at has several ends")
+
+    @property
+    def mixed(self) -> Mixture | None:
+        """The mixture, read."""
+        return None if self.mixture is None else Mixture.read(self.mixture)

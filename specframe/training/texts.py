@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ class Texts:
     mask: Tensor  # [T] bool, positions whose next-token law counts
     start: Tensor  # [texts + 1] int64, on the host
     inputs: tuple[Mapping[str, Tensor], ...] = ()  # of each text, on the host; () where no text has any
+    mixed: int = 0  # the number of texts, at the end, that are the mixture's
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -62,7 +64,7 @@ class Texts:
 
     def to(self, device: torch.device) -> Texts:
         """The same texts with tokens and mask on the device."""
-        return Texts(self.tokens.to(device), self.mask.to(device), self.start, self.inputs)
+        return replace(self, tokens=self.tokens.to(device), mask=self.mask.to(device))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, L] int64, padded with 0, and mask [B, L], of texts [B] on the host.
@@ -102,31 +104,59 @@ class Texts:
 def load(
     settings: TrainSettings, tokenizer: Any, vocab_size: int, reader: ImageReader | None = None
 ) -> tuple[Texts, Texts]:
-    """The texts to train on and those to validate on, of the settings' data.
+    """The texts to train on and those to validate on, of the settings' data and mixture.
 
     Whole documents are held back, chosen by the seed, before they are cut into texts of at most
     `settings.length` tokens. `reader` is the processor of a target that sees. Raises InputError when nothing is left to
     train on, and for images that the target does not read.
     """
-    read = [_read(document, tokenizer, reader) for document in documents.read(settings.data)]
+    mixed = settings.mixed
+    sources = [("train.data", settings.data)] + ([("train.mixture", mixed.data)] if mixed else [])
+    most = MOST_HELD // len(sources)
+    parts = []
+    for name, data in sources:
+        read = _documents(name, data, tokenizer, vocab_size, reader)
+        generator = torch.Generator().manual_seed(mix(settings.seed, HOLDOUT))
+        order: list[int] = torch.randperm(len(read), generator=generator).tolist()
+        held = min(round(settings.validation * len(read)), most)
+        if settings.validation:
+            held = min(max(held, 1), len(read) - 1)
+        shuffled = [read[index] for index in order]
+        train = make(settings, shuffled[held:])
+        if not len(train):
+            raise InputError(f"{name}: nothing in {', '.join(data)} is to be predicted: no answers")
+        parts.append((train, shuffled[:held]))
+    pairs = zip_longest(*(held for _, held in parts))  # a validation unrolls the first texts only
+    held_back = make(settings, [piece for each in pairs for piece in each if piece is not None])
+    return (joined(parts[0][0], parts[1][0]) if mixed else parts[0][0]), held_back
+
+
+def _documents(
+    name: str, data: Sequence[str], tokenizer: Any, vocab_size: int, reader: ImageReader | None
+) -> list[Piece]:
+    """The documents of a section's data, as tokens. Raises InputError where there are none, or of another tokenizer."""
+    read = [_read(document, tokenizer, reader) for document in documents.read(data)]
     read = [piece for piece in read if len(piece[0]) > 1]
     if not read:
-        raise InputError(f"train.data: no text in {', '.join(settings.data)}")
+        raise InputError(f"{name}: no text in {', '.join(data)}")
     if (highest := max(int(piece[0].max()) for piece in read)) >= vocab_size:
         raise InputError(
-            f"train.data: token {highest} is outside the target's vocabulary of {vocab_size}; "
+            f"{name}: token {highest} is outside the target's vocabulary of {vocab_size}; "
             "the tokenizer belongs to another model"
         )
-    generator = torch.Generator().manual_seed(mix(settings.seed, HOLDOUT))
-    order: list[int] = torch.randperm(len(read), generator=generator).tolist()
-    held = min(round(settings.validation * len(read)), MOST_HELD)
-    if settings.validation:
-        held = min(max(held, 1), len(read) - 1)
-    shuffled = [read[index] for index in order]
-    train, validation = make(settings, shuffled[held:]), make(settings, shuffled[:held])
-    if not len(train):
-        raise InputError(f"train.data: nothing in {', '.join(settings.data)} is to be predicted: no answers")
-    return train, validation
+    return read
+
+
+def joined(own: Texts, mixed: Texts) -> Texts:
+    """Texts with a mixture's behind them."""
+    inputs = [part.inputs or ({},) * len(part) for part in (own, mixed)]
+    return Texts(
+        tokens=torch.cat([own.tokens, mixed.tokens]),
+        mask=torch.cat([own.mask, mixed.mask]),
+        start=torch.cat([own.start, mixed.start[1:] + own.start[-1]]),
+        inputs=(*inputs[0], *inputs[1]) if own.inputs or mixed.inputs else (),
+        mixed=len(mixed),
+    )
 
 
 def make(settings: TrainSettings, documents: Sequence[Piece]) -> Texts:

@@ -21,7 +21,7 @@ from specframe.training import precision, randomness, state
 from specframe.training.processes import Interruption, Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
-from specframe.training.schedule import End, Order, ends_of, learning_rate, progress
+from specframe.training.schedule import End, MixedOrder, Order, ends_of, learning_rate, progress
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching
@@ -73,10 +73,14 @@ class Trainer:
             fused=device.type in ("cpu", "cuda"),
         )
         group = settings.batch * settings.accumulate * processes.count
-        self.order = Order(lessons.texts.counts, group, settings.seed)
-        self.ends = ends_of(settings, self.order)
+        counts = lessons.texts.counts
+        plain = Order(counts, group, settings.seed)
+        self.ends = ends_of(settings, plain)
         self.total = self.ends[-1].step
-        self.every = settings.validate_every or self.order.steps(1)
+        self.every = settings.validate_every or plain.steps(1)
+        self.order: Order | MixedOrder = plain
+        if (mixture := settings.mixed) is not None:
+            self.order = MixedOrder(counts, lessons.texts.mixed, group, settings.seed, mixture, self.total)
         self.window = torch.zeros(len(losses) + 1, device=device)
         self.ledger = state.load(settings.out, self.module, self.optimizer, Ledger(self._identity()))
         if self.ledger.window:

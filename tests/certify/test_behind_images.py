@@ -28,6 +28,11 @@ COMPOSED = {
     "features, drawn": ({"use": "eagle"}, {"use": "chain", "depth": 2, "draw": "iid"}, "recursive"),
     "features by value": ({"use": "eagle"}, {"use": "dynamic", "depth": 2, "width": 2, "nodes": 3}, "match"),
     "parts of the image": ({"use": "msd"}, {"use": "chain", "depth": 2, "draw": "iid"}, "recursive"),
+    "a compressed image": (
+        {"use": "flash", "entries": 2, "levels": 2},
+        {"use": "chain", "depth": 2, "draw": "iid"},
+        "recursive",
+    ),
 }
 SAMPLING = Sampling(temperature=1.0, top_k=2)
 """Two tokens are possible after each text, and which two the image decides."""
@@ -99,11 +104,12 @@ def test_the_distribution_behind_an_image_is_plain_decodings(name, family, monke
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
-def test_another_rows_image_is_found(family, monkeypatch):
+@pytest.mark.parametrize("name", ["copies", "a compressed image"])
+def test_another_rows_image_is_found(name, family, monkeypatch):
     model = seeing(family, monkeypatch)
     own, other = prompt(model, SEED), prompt(model, 2)
     swapped = replace(own, inputs=own.inputs | {"pixel_values": other.inputs["pixel_values"]})
-    assert off(model, own, HFTarget.from_model(model), COMPOSED["copies"], swapped) > 1e-3
+    assert off(model, own, HFTarget.from_model(model), COMPOSED[name], swapped) > 1e-3
 
 
 @pytest.mark.parametrize("family", PLACED[1:2])

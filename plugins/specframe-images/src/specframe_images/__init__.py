@@ -1,4 +1,4 @@
-"""MSD's drafter as a specframe plugin; importing this package imports no torch."""
+"""MSD's and FLASH's drafters as a specframe plugin; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafter `msd`."""
+    """Registers the drafters `msd` and `flash`."""
     register(
         "drafter",
         "msd",
         "specframe_images.msd:Msd",
         summary="autoregressive on features, as EAGLE's; parts of an image enter as the target's own embeddings",
+    )
+    register(
+        "drafter",
+        "flash",
+        "specframe_images.flash:Flash",
+        summary="several levels from one entry, as EAGLE's on features; an image is compressed to a few entries",
     )

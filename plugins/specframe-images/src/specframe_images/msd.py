@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.neural import DecoderLayer, Embed, FeatureNetwork, NeuralDrafter, State
-from specframe.plugin import IMAGES, PairSpec, SeeingTarget
+from specframe.neural import DecoderLayer, NeuralDrafter
+from specframe.plugin import IMAGES, PairSpec
+from specframe_images.entries import ImageNetwork, image_tokens
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -16,24 +17,17 @@ if TYPE_CHECKING:
     from specframe.plugin import NeuralTarget
 
 
-class MsdNetwork(FeatureNetwork):
+class MsdNetwork(ImageNetwork):
     """EAGLE's network, whose image entries are the projected embeddings themselves (MSD, Section 3.2).
 
-    An entry of a text is a pair of the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` maps 2H
-    to H. Where token i + 1 stands for a part of an image, its embedding, which the target's first layer gets, enters
-    the layer as it is, without `fc` and without a feature. So such a pair has the embedding in the place of the
-    feature, and 0 in the place of the token's.
+    Where token i + 1 stands for a part of an image, its embedding, which the target's first layer gets, enters the
+    layer as it is, without `fc` and without a feature.
     """
 
     spec = PairSpec(given=(IMAGES,))
 
-    def __init__(self, config: PretrainedConfig, image_tokens: frozenset[int]) -> None:
-        super().__init__()
-        hidden = config.hidden_size
-        self.image_tokens: Tensor
-        tokens = torch.tensor(sorted(image_tokens), dtype=torch.int64)
-        self.register_buffer("image_tokens", tokens, persistent=False)  # on the device: it is asked at every level
-        self.fc = nn.Linear(2 * hidden, hidden)
+    def __init__(self, config: PretrainedConfig, tokens: frozenset[int]) -> None:
+        super().__init__(config.hidden_size, tokens)
         self.layer = DecoderLayer(config)
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
@@ -46,20 +40,6 @@ class MsdNetwork(FeatureNetwork):
         last, images = features.chunk(2, -1)
         following = torch.cat([images[..., 1:, :], torch.zeros_like(images[..., :1, :])], -2)
         return torch.where((following != 0).any(-1, keepdim=True), following, last)
-
-    def embedded(self, embed: Embed) -> Embed:
-        """The target's embedding, and 0 for a token that stands for a part of an image."""
-
-        def embed_text(tokens: Tensor) -> Tensor:
-            return embed(tokens).masked_fill(torch.isin(tokens, self.image_tokens)[..., None], 0.0)
-
-        return embed_text if len(self.image_tokens) else embed
-
-    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next entries, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
-        embedding, feature = pairs.chunk(2, -1)
-        text: Tensor = self.fc(pairs)
-        return torch.where((embedding == 0).all(-1, keepdim=True), feature.to(text.dtype), text), state
 
 
 class Msd(NeuralDrafter[MsdNetwork]):
@@ -78,8 +58,7 @@ class Msd(NeuralDrafter[MsdNetwork]):
 
     def build(self, target: NeuralTarget) -> MsdNetwork:
         """A new network for the target."""
-        tokens = target.image_tokens if isinstance(target, SeeingTarget) else frozenset[int]()
-        return MsdNetwork(target.config, tokens)
+        return MsdNetwork(target.config, image_tokens(target))
 
     @property
     def fusion(self) -> nn.Linear:

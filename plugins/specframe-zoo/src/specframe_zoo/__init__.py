@@ -90,6 +90,7 @@ state_eagle = drafter("state-5m", "eagle", "EAGLE's drafter for state-5m, with a
 see = Joined("see-8m", "talk-7m behind a vision transformer, for drawn pictures", MODELS / "see-8m", talk())
 see_msd = drafter("see-8m", "msd", "MSD's drafter for see-8m")
 see_eagle = drafter("see-8m", "eagle", "EAGLE's drafter for see-8m, behind pictures as behind texts")
+see_flash = drafter("see-8m", "flash", "FLASH's drafter for see-8m: images in 16 entries, two levels from each")
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 talk_eagle = drafter("talk-7m", "eagle", "EAGLE's drafter for talk-7m")
 talk_tokens = drafter("talk-7m", "draft-vocabulary", "all 4,096 tokens of talk-7m")

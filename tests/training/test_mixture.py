@@ -124,6 +124,11 @@ def test_packing_is_refused(settings):
         replace(settings, mixture={"data": ["a"]}, pack=True)
 
 
+def test_a_cooldown_is_refused(settings):
+    with pytest.raises(InputError, match="its shares depend on the last step"):
+        replace(settings, schedule="constant", cooldown={"share": 0.2}, mixture={"data": ["a"]})
+
+
 def test_an_empty_file_is_named(mixed, tokenizer, tmp_path):
     (tmp_path / "more.jsonl").write_text("")
     with pytest.raises(InputError, match=r"train\.mixture: no text in .*more\.jsonl"):

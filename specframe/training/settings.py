@@ -48,8 +48,8 @@ class TrainSettings:
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
         epochs: how often every text is seen.
         steps: how many optimizer steps, whatever `epochs` is.
-        minutes: so many steps as take this long here, whatever `epochs` is, by the time of the first; train.json records
-            how many they were.
+        minutes: so many steps as take this long here, whatever `epochs` is, by the time of the first; train.json has
+            their number.
         batch: texts of one forward, per process.
         length: tokens of a text at most; longer ones are cut into several.
         pack: fill rows of `length` with text after text instead of padding each text.

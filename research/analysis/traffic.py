@@ -151,11 +151,16 @@ class Rounds:
         return found
 
 
+def asked(concurrency: int, options: argparse.Namespace) -> int:
+    """The number of requests of so many clients."""
+    return max(int(options.requests), int(options.each) * concurrency)
+
+
 def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one load, every answer decoded to its budget."""
     return server.load(
         QUESTIONS,
-        requests=options.requests,
+        requests=asked(concurrency, options),
         concurrency=concurrency,
         tokens=options.tokens,
         temperature=options.temperature,
@@ -168,7 +173,7 @@ def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namesp
     questions = list(read_prompts(QUESTIONS))
     tokens, begin, cpu = 0, perf_counter(), process_time()
     requests = []
-    for number in range(options.requests):
+    for number in range(asked(size, options)):
         settings = replace(pipeline.sampling, temperature=options.temperature)
         (request,) = pipeline.requests([pipeline.encode(questions[number % len(questions)])], settings, number)
         budget = 1 + options.tokens * (1 + number % 4) // 4
@@ -203,7 +208,7 @@ def costs(options: argparse.Namespace) -> dict[str, Any]:
 def control(options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second with no speculation, chains of fixed depth and `goodput`: medians of rounds in turns."""
     files = ", ".join(map(str, sorted(options.costs.glob("costs-*.json"))))
-    depths = range(1, options.depth + 1)
+    depths = options.depths or range(1, options.depth + 1)
     overrides = {
         "none": ["drafter={use: none}", "tree=null"],
         **{f"chain {depth}": [f"tree={{use: chain, depth: {depth}}}"] for depth in depths},
@@ -248,12 +253,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
     parser.add_argument("--recipe", type=Path, help="suffix-recycling, or eagle for costs and control")
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--each", type=int, default=0, help="requests for each client, where that is more")
     parser.add_argument("--tokens", type=int, default=32, help="of an answer at most; they have a quarter to all of it")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--costs", type=Path, default=HERE / "costs", help="the folder of what `goodput` reads")
     parser.add_argument("--depth", type=int, default=4, help="levels that `goodput` drafts at most")
+    parser.add_argument("--depths", type=int, nargs="+", help="of the chains in control; by default every one")
     parser.add_argument("--prompt", type=int, default=3000, help="tokens of the long prompt")
     options = parser.parse_args(arguments)
     options.recipe = options.recipe or RECIPES / DEFAULTS.get(options.analysis, "suffix-recycling.yaml")

@@ -124,6 +124,8 @@ def test_a_file_is_fitted_and_planned_without_training(recipe, planted_file, tmp
         (["drafter={use: falcon}", "--layers", "2"], "the drafter falcon has no option layers: leave --layers out"),
         (["train=null"], "no train section"),
         (["--tokens", "5 apples"], "'5 apples' is no number of tokens"),
+        (["--tokens", "50k,5M"], "--tokens has 2 counts over a factor of 100.0; a law needs three"),
+        (["--tokens", "50k,100k,200k"], "3 counts over a factor of 4.0"),
         (["--layers", "one"], "'one' is no list of numbers"),
         (["--budget", "soon"], "'soon' is no time"),
         (["--plan", "50M"], "--plan 50M: give the tokens"),

@@ -12,7 +12,7 @@ import click
 
 from specframe import InputError, recipe_command
 from specframe.plugin import UserPath, make_folder, read_records
-from specframe_scaling.grid import Grid, check_sizes, read_count, read_counts, read_time
+from specframe_scaling.grid import Grid, check_law, check_sizes, read_count, read_counts, read_time
 
 if TYPE_CHECKING:
     from specframe_scaling.points import Results
@@ -83,6 +83,8 @@ def scaling(
     extrapolated = None if planned is None else read_planned(planned)
     if fit is None:
         check_sizes(grid, plan.parts["drafter"])
+        if not train_only:
+            check_law(grid)
         if "train" not in plan.settings:
             raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
         make_folder(out)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe import InputError
+from specframe.plugin import counted
 
 UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -116,6 +117,15 @@ def check_sizes(grid: Grid, drafter: Any) -> None:
     for size, option in SIZES.items():
         if getattr(grid, size) and not _has(drafter, option):
             raise InputError(f"the drafter {name} has no option {option}: leave --{size} out")
+
+
+def check_law(grid: Grid) -> None:
+    """Raises InputError for token counts that no law can be fitted to, before anything is trained."""
+    if len(grid.tokens) < 3 or max(grid.tokens) < 10 * min(grid.tokens):
+        raise InputError(
+            f"--tokens has {counted(len(grid.tokens), 'count')} over a factor of "
+            f"{max(grid.tokens) / min(grid.tokens):.1f}; a law needs three or more, over a factor of ten"
+        )
 
 
 def _has(drafter: Any, option: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -51,21 +52,18 @@ class Bench:
         pipeline = self.pipeline(folder)
         prompts = self.prompts(pipeline)
         chosen = [prompts[place % len(prompts)] for place in range(batch)]
-        plain, _, _, _ = cycles(pipeline.plain(), chosen)
-        seconds, calls, tokens, nodes = cycles(pipeline, chosen)
-        drafting, levels = seconds["drafter"], max(calls["drafter"] / CYCLES, 1)
-        whole = seconds["whole"]
+        plain, timed = time_cycles(pipeline.plain(), chosen), time_cycles(pipeline, chosen)
         return Speed(
             layers=size[0],
             width=size[1],
             batch=batch,
-            nodes=nodes,
-            plain_seconds=plain["whole"] / CYCLES,
-            target_seconds=seconds["target"] / CYCLES,
-            draft_seconds=drafting / CYCLES / levels,
-            other_seconds=(whole - drafting - seconds["target"]) / CYCLES,
-            tokens_per_second=tokens / whole,
-            tau=tokens / CYCLES / batch,
+            nodes=timed.nodes,
+            plain_seconds=plain.whole,
+            target_seconds=timed.target,
+            draft_seconds=timed.drafter / timed.passes,
+            other_seconds=timed.whole - timed.drafter - timed.target,
+            tokens_per_second=timed.tokens / timed.whole,
+            tau=timed.tokens / batch,
         )
 
     def passes(self, folders: Mapping[tuple[int, int], Path]) -> Passes | None:
@@ -79,37 +77,55 @@ class Bench:
         return Passes(list(nodes), list(seconds), {name_of(size): cost.draft for size, cost in known.items()})
 
 
-def cycles(pipeline: Pipeline, prompts: Sequence[str]) -> tuple[dict[str, float], dict[str, float], int, list[float]]:
-    """Times `CYCLES` cycles in which every prompt's row is live.
+@dataclass(frozen=True)
+class Timed:
+    """Cycles in which all rows are live: medians of their seconds, which other work on the machine moves least."""
 
-    Returns seconds and calls by phase, tokens committed by all rows, and the mean number of nodes of each level.
-    """
-    endless = replace(pipeline.sampling, ignore_eos=True, max_new_tokens=(WARM + CYCLES) * (pipeline.parts.nodes + 1))
-    longest = pipeline.parts.target.context
+    whole: float
+    target: float
+    drafter: float
+    passes: float
+    """The drafter's passes of a cycle."""
+    tokens: float
+    """Tokens committed in a cycle, by all rows together."""
+    nodes: list[float]
+    """Drafted nodes of a row at each level."""
+
+
+def time_cycles(pipeline: Pipeline, prompts: Sequence[str]) -> Timed:
+    """Times `CYCLES` cycles of the prompts side by side."""
+    nodes = pipeline.parts.nodes
     rows = [pipeline.encode(prompt) for prompt in prompts]
-    room = longest - max(map(len, rows)) - pipeline.parts.nodes - 1
-    settings = replace(endless, max_new_tokens=min(endless.max_new_tokens, room), stop=[])
-    clock = pipeline.clock()
+    room = pipeline.parts.target.context - max(map(len, rows)) - nodes - 1
+    endless = replace(
+        pipeline.sampling, ignore_eos=True, stop=[], max_new_tokens=min((WARM + CYCLES) * (nodes + 1), room)
+    )
+    requests, clock = pipeline.requests(rows, endless), pipeline.clock()
+    seconds: dict[str, list[float]] = {"whole": [], "target": [], "drafter": []}
     levels: list[torch.Tensor] = []
-    tokens = 0
-    with pipeline.open(pipeline.requests(rows, settings), slots=len(rows), clock=clock) as session:
-        session.admit(pipeline.requests(rows, settings))
-        for _ in range(WARM):
-            session.step()
-        clock.settle()
-        before, called, start = dict(clock.seconds), dict(clock.calls), perf_counter()
-        for _ in range(CYCLES):
+    tokens = passes = 0
+    with pipeline.open(requests, slots=len(rows), clock=clock) as session:
+        session.admit(requests)
+        for number in range(-WARM, CYCLES):
+            before, calls, start = dict(clock.seconds), clock.calls["drafter"], perf_counter()
             cycle = session.step()
+            clock.settle()
+            if number < 0:
+                continue
+            seconds["whole"].append(perf_counter() - start)
+            for name in ("target", "drafter"):
+                seconds[name].append(clock.seconds[name] - before.get(name, 0.0))
+            passes += clock.calls["drafter"] - calls
             tokens += int(cycle.verdict.length.sum()) + len(rows)
             levels.append(torch.bincount(cycle.draft.depth[cycle.draft.valid], minlength=1)[1:].double() / len(rows))
-        whole = perf_counter() - start
-        clock.settle()
-    names = ("drafter", "target")
-    seconds = {name: clock.seconds[name] - before.get(name, 0.0) for name in names} | {"whole": whole}
-    calls = {name: float(clock.calls[name] - called.get(name, 0)) for name in names}
     depth = max(map(len, levels))
-    nodes = sum(torch.nn.functional.pad(level, (0, depth - len(level))) for level in levels) / CYCLES
-    return seconds, calls, tokens, nodes.tolist() if isinstance(nodes, torch.Tensor) else []
+    summed = torch.stack([torch.nn.functional.pad(level, (0, depth - len(level))) for level in levels]).sum(0)
+    return Timed(
+        **{name: median(found) for name, found in seconds.items()},
+        passes=max(passes / CYCLES, 1),
+        tokens=tokens / CYCLES,
+        nodes=(summed / CYCLES).tolist(),
+    )
 
 
 def kept(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind:

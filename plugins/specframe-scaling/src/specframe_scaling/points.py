@@ -130,7 +130,7 @@ class Results:
         counts = sorted({round(np.log10(point.tokens), 2) for point in self.points})
         if len(counts) < 3:
             raise InputError(f"{path} has {len(counts)} token counts; a law needs three or more")
-        if counts[-1] - counts[0] < 0.99:
+        if counts[-1] - counts[0] < 0.95:  # a run ends with a step, so its tokens are a little more than its count
             raise InputError(
                 f"{path}: its token counts span a factor of {10 ** (counts[-1] - counts[0]):.1f}; a law needs ten"
             )

@@ -92,7 +92,8 @@ class Report:
             [
                 f"in {seconds / 60:.0f} minutes, at {self.results.tokens_per_second(size):,.0f} tokens/s: train "
                 f"{count(best.tokens)} tokens at {words_of(size)}",
-                f"expected tau {taus(best)}, {gain(best)} at batch {best.batch}, drafts of {counted(best.depth, 'level')}",
+                f"expected tau {taus(best)}, {gain(best)} at batch {best.batch}, drafts of "
+                f"{counted(best.depth, 'level')}",
                 self._rest(best, batches[1:], tokens),
                 self.distance(best.tokens),
             ]

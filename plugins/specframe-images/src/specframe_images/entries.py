@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.neural import Embed, FeatureNetwork, State
+from specframe.neural import Embed, FeatureNetwork, State, tensor_on
 from specframe.plugin import SeeingTarget
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Layout:
     places: Tensor  # [B, M] int64, of each pair the entry that it became; an image's pairs: the last at or before it
 
 
-def laid_out(shown: Sequence[Sequence[bool]], counts: Sequence[int], size: int) -> Layout:
+def laid_out(
+    shown: Sequence[Sequence[bool]], counts: Sequence[int], size: int, device: torch.device | None = None
+) -> Layout:
     """The layout of rows of pairs, the first `counts` of each being its own, for images of `size` entries.
 
     An image is a run of pairs that are `shown`. Its entries stand at the last positions of the equal parts of its run;
@@ -98,8 +100,8 @@ def laid_out(shown: Sequence[Sequence[bool]], counts: Sequence[int], size: int) 
     padded = [[part + [0] * (longest - len(part)) for part in each[:2]] for each in rows]
     return Layout(
         runs=runs,
-        sources=torch.tensor([sources for sources, _ in padded]),
-        positions=torch.tensor([positions for _, positions in padded]),
+        sources=tensor_on(device, [sources for sources, _ in padded]),
+        positions=tensor_on(device, [positions for _, positions in padded]),
         counts=[len(sources) for sources, _, _ in rows],
-        places=torch.tensor([places for _, _, places in rows]),
+        places=tensor_on(device, [places for _, _, places in rows]),
     )

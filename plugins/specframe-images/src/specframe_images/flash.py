@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError, InputError
-from specframe.neural import DecoderLayer, DraftSession, Embed, FeatureSession, NeuralDrafter, Quantization
+from specframe.neural import (
+    DecoderLayer,
+    DraftSession,
+    Embed,
+    FeatureSession,
+    NeuralDrafter,
+    Quantization,
+    tensor_on,
+)
 from specframe.plugin import PairSpec, Predicted
 from specframe_images.entries import ImageNetwork, Layout, image_tokens, laid_out
 
@@ -85,13 +93,13 @@ class FlashNetwork(ImageNetwork):
         if layout.runs:
             images = [pairs[row, first:end, pairs.shape[-1] // 2 :] for row, first, end in layout.runs]
             parts = nn.utils.rnn.pad_sequence(images, batch_first=True)  # [R, n, H]
-            lengths = torch.tensor([len(image) for image in images])
-            beyond = (torch.arange(parts.shape[1]) >= lengths[:, None]).to(parts.device)
+            lengths = tensor_on(parts.device, [len(image) for image in images])
+            beyond = torch.arange(parts.shape[1], device=parts.device) >= lengths[:, None]
             scores = (self.queries.to(parts.dtype) @ parts.transpose(1, 2)).masked_fill(beyond[:, None], -torch.inf)
             wide = torch.promote_types(scores.dtype, torch.float32)
             mixed = (scores.softmax(-1, dtype=wide).to(parts.dtype) @ parts).flatten(0, 1)  # [R m, H]
             rows = torch.cat([rows, torch.cat([torch.zeros_like(mixed), mixed], -1)])
-        return rows[layout.sources.to(rows.device)]
+        return rows[layout.sources]
 
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
@@ -104,11 +112,12 @@ class FlashNetwork(ImageNetwork):
             raise CompositionError("drafter flash predicts plain texts only; use the rollout teacher_forced")
         tokens = tokens[:, : features.shape[1]]
         pairs = torch.cat([self.embedded(embed)(tokens), features], -1)
-        layout = laid_out(self.shown(tokens).tolist(), [pairs.shape[1]] * len(pairs), len(self.queries))
+        counts = [pairs.shape[1]] * len(pairs)
+        layout = laid_out(self.shown(tokens).tolist(), counts, len(self.queries), pairs.device)
         inputs, _ = self.inputs(self.compressed(pairs, layout), ())
-        outputs = self.layer(inputs, layout.positions.to(inputs.device), None)  # [B, E, K H]
+        outputs = self.layer(inputs, layout.positions, None)  # [B, E, K H]
         row = torch.arange(len(outputs), device=outputs.device)[:, None]
-        return self.predicted(outputs[row, layout.places.to(outputs.device)].unflatten(-1, (self.levels, -1)))
+        return self.predicted(outputs[row, layout.places].unflatten(-1, (self.levels, -1)))
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
@@ -135,15 +144,15 @@ class FlashSession(FeatureSession):
         """The entries of newly committed pairs with their positions, [B, E, 2H] and [B, E], and each row's number."""
         (values,) = pairs
         if committed.prompt is None:
-            starts = torch.tensor(self.ends, device=values.device)
+            starts = tensor_on(values.device, self.ends)
             self.ends = [end + more for end, more in zip(self.ends, fresh, strict=True)]
             return (values, starts[:, None] + torch.arange(values.shape[1], device=values.device)), fresh
         self.ends += fresh
         shown = self.network.shown(committed.tokens[:, : values.shape[1]]).tolist()
         for flags, count in zip(shown, fresh, strict=True):
             flags[count - 1] = False  # the root was drawn, whatever it is
-        layout = laid_out(shown, fresh, len(self.network.queries))
-        return (self.network.compressed(values, layout), layout.positions.to(values.device)), layout.counts
+        layout = laid_out(shown, fresh, len(self.network.queries), values.device)
+        return (self.network.compressed(values, layout), layout.positions), layout.counts
 
     def leave(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

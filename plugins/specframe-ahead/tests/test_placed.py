@@ -94,6 +94,12 @@ def test_tokens_are_those_of_the_drafter_next_to_the_target(
     assert crossings.found
 
 
+def test_cycles_cross_to_a_drafter_that_drafts_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = decoded(Ahead(drafter=model(), window=2), None, Match())
+    Crossings(monkeypatch)
+    assert decoded(Placed(device="cpu", drafter=Ahead(drafter=model(), window=2)), None, Match()) == near
+
+
 @pytest.mark.parametrize("target", [TableTarget(vocab=3), tiny_target("llama", vocab=11)])
 def test_the_seen_target_is_all_that_the_target_is(target: Any) -> None:
     """Its names stand where isinstance looks for them on Python 3.12, which does not call `__getattr__`."""
@@ -243,3 +249,10 @@ def test_a_drafter_on_a_gpu_and_a_target_on_a_cpu(make: Any) -> None:
 
     near = decoded(Eagle() if make is Eagle else model(), tree(), Match(), Sampling())
     assert decoded(Placed(device="cuda:0", drafter=make()), tree(), Match(), Sampling()) == near
+
+
+@pytest.mark.gpu
+def test_a_drafter_that_drafts_ahead_on_a_gpu() -> None:
+    near = decoded(Ahead(drafter=model(), window=2), None, Match())
+    far = Ahead(drafter=ModelDrafter.from_model(tiny_llama(3, seed=7).cuda()), window=2)
+    assert decoded(Placed(device="cuda:0", drafter=far), None, Match()) == near

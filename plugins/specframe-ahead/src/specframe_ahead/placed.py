@@ -215,10 +215,17 @@ def carried(value: ValueT, device: torch.device) -> ValueT:
     """The value with all of its tensors on a device, those of its parts included."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    parts = {field.name: getattr(value, field.name) for field in fields(value)}
-    moved = {name: _part(part, device) for name, part in parts.items()}
-    changed = {name: part for name, part in moved.items() if part is not parts[name]}
-    return cast("ValueT", replace(cast("Any", value), **changed)) if changed else value
+    changed: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if (moved := _part(part, device)) is not part:
+            changed[field.init][field.name] = moved
+    if not any(changed.values()):
+        return value
+    made = replace(cast("Any", value), **changed[True])
+    for name, part in changed[False].items():  # what a verdict has worked out already
+        object.__setattr__(made, name, part)
+    return cast("ValueT", made)
 
 
 def _part(part: Any, device: torch.device) -> Any:

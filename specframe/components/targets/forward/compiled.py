@@ -172,7 +172,7 @@ class Steps:
         try:
             limits = torch._dynamo.config.patch(recompile_limit=most, accumulated_recompile_limit=most)
             with limits, warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # which would round float32
+                warnings.simplefilter("ignore")  # the compiler's hints, such as TensorFloat32, which would round
                 found = self._call(taps, inputs, planes)
         except Exception as error:  # of many kinds: a graph that breaks, no compiler, a disk that is full
             self._refuse(f"cannot be compiled ({type(error).__name__}: {first_line(error)})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -12,6 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import specframe
+
+QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
+"""The bench's questions."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +86,20 @@ def start(recipe: Path, overrides: Sequence[str] = (), **options: int) -> Iterat
                 process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def asked(concurrency: int, options: argparse.Namespace) -> int:
+    """The number of requests of so many clients."""
+    return max(int(options.requests), int(options.each) * concurrency)
+
+
+def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one load, every answer decoded to its budget."""
+    return server.load(
+        QUESTIONS,
+        requests=asked(concurrency, options),
+        concurrency=concurrency,
+        tokens=options.tokens,
+        temperature=options.temperature,
+        more=["--ignore-eos"],
+    )

@@ -5,6 +5,7 @@
     batches     tokens per second next to those of closed batches of the same requests, in turns
     costs       what `goodput` reads
     control     speculation as deep as pays next to none and to fixed depths, in turns
+    table       throughput, first tokens and paces of plain decoding and three recipes, in turns
     first-token what a running stream and short prompts wait while a long prompt is read, whole and in pieces
 
 Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to traffic.json. On a busy
@@ -29,8 +30,9 @@ from typing import Any
 
 import httpx2
 from first_token import first_token
+from load_table import goodput, table
 from sample import keep
-from served import Served, start
+from served import QUESTIONS, Served, ask, asked, start
 
 import specframe
 from specframe.inspect.profile import profile
@@ -39,7 +41,6 @@ from specframe_serve.load import read_prompts
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "traffic.json"
 RECIPES = HERE.parent.parent / "recipes"
-QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)
 """Numbers of the bench's questions that make one prompt, in turn."""
 LONG = 36
@@ -151,23 +152,6 @@ class Rounds:
         return found
 
 
-def asked(concurrency: int, options: argparse.Namespace) -> int:
-    """The number of requests of so many clients."""
-    return max(int(options.requests), int(options.each) * concurrency)
-
-
-def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one load, every answer decoded to its budget."""
-    return server.load(
-        QUESTIONS,
-        requests=asked(concurrency, options),
-        concurrency=concurrency,
-        tokens=options.tokens,
-        temperature=options.temperature,
-        more=["--ignore-eos"],
-    )
-
-
 def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """The same requests in batches of `size`, each begun when the one before has ended."""
     questions = list(read_prompts(QUESTIONS))
@@ -207,12 +191,11 @@ def costs(options: argparse.Namespace) -> dict[str, Any]:
 
 def control(options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second with no speculation, chains of fixed depth and `goodput`: medians of rounds in turns."""
-    files = ", ".join(map(str, sorted(options.costs.glob("costs-*.json"))))
     depths = options.depths or range(1, options.depth + 1)
     overrides = {
         "none": ["drafter={use: none}", "tree=null"],
         **{f"chain {depth}": [f"tree={{use: chain, depth: {depth}}}"] for depth in depths},
-        "goodput": [f"tree={{use: goodput, depth: {options.depth}, costs: [{files}]}}"],
+        "goodput": [goodput(options)],
     }
     found: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -233,6 +216,7 @@ def control(options: argparse.Namespace) -> dict[str, Any]:
 
 
 ANALYSES = {
+    "table": table,
     "texts": texts,
     "memory": memory,
     "batches": batches,

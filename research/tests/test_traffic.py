@@ -38,3 +38,15 @@ def test_of_rounds_the_median_counts(analysis):
     assert found["load"] == [1.0, 9.0]
     assert found["tokens_per_second"] == {"a": 2.0, "b": 4.0, "rounds": {"a": [1.0, 9.0, 2.0], "b": [4.0, 3.0, 5.0]}}
     assert found["tokens_per_cpu_second"]["b"] == 8.0
+
+
+def test_a_table_has_the_figures_of_every_load(analysis):
+    figures = {"tokens_per_second": 5, "load_average": 0.5, "tokens": 9}
+    times = {"median": 1.0, "p95": 2.0}
+    found = analysis("load_table").summary_of(figures | {"first_token_ms": times, "per_token_ms": times})
+    assert found["tokens_per_second"] == 5.0 and found["first_token_ms_p95"] == 2.0 == 2 * found["per_token_ms_median"]
+
+
+def test_requests_grow_with_the_clients(analysis):
+    options = argparse.Namespace(requests=10, each=2)
+    assert [analysis("traffic").asked(clients, options) for clients in (1, 8)] == [10, 16]

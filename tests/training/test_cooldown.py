@@ -64,6 +64,7 @@ def files(folder):
     return {name: (folder / name).read_bytes() for name in FILES}, figures
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rollout", [TeacherForced(noise=0.1), Glancing()])
 def test_branches_are_runs_planned_so_from_the_start(cooling, start, rollout):
     cooling = replace(cooling, rollout=rollout)
@@ -85,6 +86,7 @@ def test_branches_are_runs_planned_so_from_the_start(cooling, start, rollout):
     assert all(torch.equal(stored[name], value) for name, value in last.items()), "the trunk's end"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("at", [3, 8, 14, 20, 23, 26])
 def test_killed_and_resumed_runs_leave_the_same_files(cooling, start, at):
     ends = {"at": [1500, 2500, 4000], "share": 0.3}

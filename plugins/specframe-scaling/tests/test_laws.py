@@ -75,18 +75,18 @@ def test_planted_acceptances_are_predicted_where_they_were_held_out():
     assert logit.held_out < 0.05 and logit.largest < 0.05
 
 
-@pytest.mark.parametrize("prompts", [24])
-def test_intervals_cover_the_planted_tau_95_times_in_100(prompts):
+@pytest.mark.parametrize(("trials", "least"), [(15, 12), pytest.param(100, 89, marks=pytest.mark.full)])
+def test_intervals_cover_the_planted_tau_95_times_in_100(trials, least):
     """Of prompts that are harder or easier the true tau is the mean over many; it is measured here on 20,000."""
     place = np.array([1e6]), np.array([7e5])
     ease = np.random.default_rng(0).normal(0, 0.25, 20_000)
     alpha = 1 / (1 + np.exp(-(planted.logits(1e6, 7e5)[None] + ease[:, None])))
     truth = 1 + alpha.cumprod(1).sum(1).mean()
     covered = 0
-    for seed in range(100):
-        low, high = interval(Logit.fit(resample(planted.results(seed, prompts), 100, seed)).tau(*place)[:, 0])
+    for seed in range(trials):
+        low, high = interval(Logit.fit(resample(planted.results(seed), 100, seed)).tau(*place)[:, 0])
         covered += low <= truth <= high
-    assert 89 <= covered <= 100
+    assert covered >= least
 
 
 def test_an_interval_of_the_prompts_alone_is_too_narrow_where_seeds_differ():

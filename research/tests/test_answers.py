@@ -64,6 +64,8 @@ def test_batches_hold_every_question_that_fits_once(answers):
     groups = list(answers.batches(prompts, 2, random.Random(0)))
     assert sorted(number for group in groups for number in group) == [0, 2, 3, 4, 5]
     assert [0, 3] in groups  # of similar length
+    short = answers.batches(prompts, 2, random.Random(0), longest=4)
+    assert sorted(number for group in short for number in group) == [0, 3]
 
 
 def test_an_answer_that_shares_a_passage_with_a_benchmark_is_left_out(answers):

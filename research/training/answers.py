@@ -150,9 +150,9 @@ def finish(tokenizer: Any, ends: int, held: set[int], made: tuple[Any, ...]) -> 
     return {"messages": turns} | facts
 
 
-def batches(prompts: list[list[int]], size: int, dice: random.Random) -> Iterator[list[int]]:
-    """Yield the prompts' numbers in batches of similar length, in random order."""
-    order = sorted((n for n, prompt in enumerate(prompts) if len(prompt) <= LONGEST), key=lambda n: len(prompts[n]))
+def batches(prompts: list[list[int]], size: int, dice: random.Random, longest: int = LONGEST) -> Iterator[list[int]]:
+    """Yield the prompts' numbers in batches of similar length, in random order; without those that are longer."""
+    order = sorted((n for n, prompt in enumerate(prompts) if len(prompt) <= longest), key=lambda n: len(prompts[n]))
     groups = [order[first : first + size] for first in range(0, len(order), size)]
     dice.shuffle(groups)
     yield from groups
@@ -183,7 +183,8 @@ def main() -> None:
         torch.manual_seed(options.seed)
         model = Llama(options.model, device)
         start, made = time.monotonic(), []
-        for group in batches(prompts, options.rows, dice):
+        longest = min(LONGEST, len(model.angles) - options.most)  # a text ends where the model's positions do
+        for group in batches(prompts, options.rows, dice, longest):
             if time.monotonic() - start > options.seconds:
                 break
             texts = answer(model, [prompts[n] for n in group], [heats[n] for n in group], options.most, ends)

@@ -168,6 +168,12 @@ def rows(counts: dict[str, list[Count]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def opened(name: str) -> Pipeline:
+    """The pipeline of RECIPE,KEY=VALUE,.."""
+    path, *settings = re.split(r",(?=[\w.]+=)", name)
+    return load(path, overrides=settings)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,16 +185,15 @@ def main() -> None:
     for descriptions in (True, False):
         counts: dict[str, list[Count]] = {}
         turns = list(prompts(options.folder, options.limit, descriptions))
-        seconds: list[float] = []
-        for name in options.recipes:
-            path, *settings = re.split(r",(?=[\w.]+=)", name)
-            pipeline = load(path, overrides=settings)
-            prompts_read = [pipeline.encode_turns(each) for each in turns]
-            if not seconds:
-                without = pipeline.plain()
-                seconds = [seconds_of(without, prompt) for prompt in prompts_read]
-            count(pipeline, prompts_read[0], 0.0)  # the first one warms up
-            counts[name] = [count(pipeline, *each) for each in zip(prompts_read, seconds, strict=True)]
+        pipelines = {name: opened(name) for name in options.recipes}
+        plain = next(iter(pipelines.values())).plain()
+        for number, each in enumerate([turns[0], *turns]):  # the first one warms up
+            prompt = plain.encode_turns(each)
+            seconds = seconds_of(plain, prompt)  # in turn with the others, so that all meet the same load
+            for name, pipeline in pipelines.items():
+                found = count(pipeline, prompt, seconds)
+                if number:
+                    counts.setdefault(name, []).append(found)
         print(f"{'descriptions' if descriptions else 'last answers'} of {len(turns)} pictures", flush=True)
         print("\n".join(rows(counts)), flush=True)
 

@@ -13,7 +13,7 @@ from specframe.certify.real import check_greedy, check_sampled
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
-from specframe.decoding.requests import as_prompts
+from specframe.decoding.requests import as_prompts, pruned
 from specframe.decoding.session import Parts
 from specframe.sampling.grammar import GrammarCompiler, GrammarProcessor
 from specframe.sampling.laws import Sampling
@@ -39,6 +39,31 @@ def test_copied_drafts_under_a_grammar_are_lossless(temperature, tmp_path):
 def test_drawn_drafts_under_a_grammar_are_lossless(tmp_path):
     parts = {"tree": "chain", "verifier": "recursive", "depth": 1, "temperature": 1.0}
     assert certified(tmp_path, DRAWN, **parts).lossless
+
+
+MIXED = """
+specframe: 1
+target: {use: table}
+drafter: {use: fused, first: {use: falcon}, second: {use: lookup, length: 3}, tree: {use: chain, depth: 1, draw: iid}}
+verifier: VERIFIER
+sampling: {temperature: TEMPERATURE}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("verifier", ["match", "recursive"])
+def test_copies_next_to_drawn_nodes_are_lossless_without_the_forbidden_ones(verifier, tmp_path, monkeypatch):
+    nodes = [0, 0]
+
+    def counted(draft, entries):
+        found = pruned(draft, entries)
+        nodes[0] += int(draft.valid.sum())
+        nodes[1] += int(found.valid.sum())
+        return found
+
+    monkeypatch.setattr("specframe.decoding.session.pruned", counted)
+    assert certified(tmp_path, MIXED, verifier=verifier, temperature=1.0).lossless
+    assert nodes[1] < nodes[0]
 
 
 @pytest.mark.full

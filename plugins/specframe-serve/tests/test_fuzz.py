@@ -66,7 +66,8 @@ def small(pipeline):
         yield running
         done.set()
         watcher.join()
-    assert len(silences) > 2 and max(silences) < 1.0, f"/health was silent for {max(silences):.2f} s"
+    print(f"/health was asked {len(silences)} times, and silent for {max(silences):.2f} s at most")
+    assert len(silences) > 2 and max(silences) < 1.0
 
 
 def check(serving, path, body):

@@ -1,4 +1,4 @@
-"""A server in a process of its own, and loads for it."""
+"""Servers in processes of their own, loads for them, and what several of them take under one load."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from time import perf_counter, sleep
 from typing import Any
+
+import httpx2
 
 import specframe
 
+SHORT = 3
+"""Short prompts that come behind a long one."""
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 """The bench's questions."""
 
@@ -103,3 +112,134 @@ def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[s
         temperature=options.temperature,
         more=["--ignore-eos"],
     )
+
+
+def goodput(options: argparse.Namespace) -> str:
+    """The tree policy `goodput` with the costs that were measured."""
+    files = ", ".join(map(str, sorted(options.costs.glob("costs-*.json"))))
+    return f"tree={{use: goodput, depth: {options.depth}, costs: [{files}]}}"
+
+
+def table(options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second, and milliseconds to the first token and between tokens: medians of rounds in turns."""
+    copies, eagle = RECIPES / "suffix-recycling.yaml", RECIPES / "eagle.yaml"
+    contestants: dict[str, tuple[Path, list[str]]] = {
+        "plain": (copies, ["drafter={use: none}"]),
+        "suffix-recycling": (copies, []),
+        "eagle": (eagle, []),
+        "goodput": (eagle, [goodput(options)]),
+    }
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        slots = max(options.concurrency)
+        servers = {
+            name: stack.enter_context(start(recipe, [*options.overrides, *own], slots=slots, context=512))
+            for name, (recipe, own) in contestants.items()
+        }
+        for concurrency in options.concurrency:
+            rows: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
+            for turn in range(options.rounds):
+                names = [*servers][turn % len(servers) :] + [*servers][: turn % len(servers)]
+                for name in names:
+                    rows[name].append(summary_of(ask(servers[name], concurrency, options)))
+            found[str(concurrency)] = {
+                name: {figure: median(row[figure] for row in own) for figure in own[0]} | {"rounds": own}
+                for name, own in rows.items()
+            }
+            print(concurrency, json.dumps(found[str(concurrency)]), flush=True)
+    return found
+
+
+def summary_of(figures: dict[str, Any]) -> dict[str, float]:
+    """The figures of a load that a table has."""
+    found = {name: float(figures[name]) for name in ("tokens_per_second", "load_average")}
+    for name in ("first_token_ms", "per_token_ms"):
+        found |= {f"{name}_{kind}": float(figures[name][kind]) for kind in ("median", "p95")}
+    return found
+
+
+def first_token(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds that others wait while a prompt of so many tokens is read, and to that prompt's first token.
+
+    They are a running stream, and short prompts, alone and behind the long one; they come when no row is running. With
+    several sizes of `--piece`, the last of which reads it whole; rounds in turns, with new texts, so that nothing is
+    known of them.
+    """
+    found: dict[str, Any] = {}
+    most = options.prompt
+    with ExitStack() as stack:
+        servers = {
+            piece: stack.enter_context(
+                start(
+                    options.recipe,
+                    options.overrides,
+                    slots=4,
+                    context=most + 256,
+                    piece=piece,
+                    prefill=max(512, piece),
+                )
+            )
+            for piece in (64, 512, most)
+        }
+        rounds: dict[int, list[dict[str, float]]] = {piece: [] for piece in servers}
+        for server in servers.values():
+            waited(server, made(600, 0))
+        for turn in range(options.rounds):
+            for piece, server in servers.items():
+                figures = disturbed(server, made(most, turn, 0)) | behind(server, made(most, turn, 1), turn)
+                rounds[piece].append(figures)
+    for piece, rows in rounds.items():
+        found[str(piece)] = {name: median(row[name] for row in rows) for name in rows[0]} | {"rounds": rows}
+    return found | {"load": os.getloadavg()[0]}
+
+
+def made(count: int, *seed: int) -> list[int]:
+    """A prompt of so many tokens, another one for each seed."""
+    return [17 + (31 * place + 7919 * sum(7**i * (1 + n) for i, n in enumerate(seed))) % 5000 for place in range(count)]
+
+
+def behind(server: Served, prompt: Sequence[int], turn: int) -> dict[str, float]:
+    """The times to the first token of short prompts of 100 tokens: alone, and behind a long one that is being read."""
+    alone = [waited(server, made(100, turn, 2, number)) for number in range(SHORT)]
+    own: list[float] = []
+    reading = Thread(target=lambda: own.append(waited(server, prompt)))
+    reading.start()
+    late = []
+    for number in range(SHORT):
+        sleep(0.45)  # in the midst of pieces of any size
+        if own:  # it was read whole before the first of them
+            break
+        late.append(waited(server, made(100, turn, 3, number)))
+    reading.join()
+    return {"short_alone": median(alone), "short_behind": median(late), "long_before_short_ones": own[0]}
+
+
+def waited(server: Served, prompt: Sequence[int]) -> float:
+    """Seconds to the first token of a prompt."""
+    begin = perf_counter()
+    return next(stream(server, prompt, 1)) - begin
+
+
+def disturbed(server: Served, prompt: Sequence[int]) -> dict[str, float]:
+    """The longest and the median wait of a stream that a long prompt disturbs, and the time to that one's token."""
+    stamps: list[float] = []
+    running = Thread(target=lambda: stamps.extend(stream(server, "Write a long story about a dragon.", 160, ready)))
+    ready = Event()
+    running.start()
+    ready.wait()
+    begin = perf_counter()
+    first = next(stream(server, prompt, 2)) - begin
+    running.join()
+    waits = [later - earlier for earlier, later in pairwise(stamps)]
+    return {"longest_wait": max(waits), "median_wait": median(waits), "first_token": first}
+
+
+def stream(server: Served, prompt: str | Sequence[int], tokens: int, ready: Event | None = None) -> Iterator[float]:
+    """The times at which a stream's events come; `ready` is set with the tenth."""
+    ask = {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "seed": 1}
+    with httpx2.stream("POST", f"{server.url}/completions", json=ask, timeout=600) as reply:
+        events = (line for line in reply.iter_lines() if line.startswith("data: {"))
+        for number, _ in enumerate(events):
+            if ready is not None and number == 10:
+                ready.set()
+            yield perf_counter()

@@ -29,10 +29,8 @@ from time import perf_counter, process_time
 from typing import Any
 
 import httpx2
-from first_token import first_token
-from load_table import goodput, table
 from sample import keep
-from served import QUESTIONS, Served, ask, asked, start
+from served import QUESTIONS, RECIPES, Served, ask, asked, first_token, goodput, start, table
 
 import specframe
 from specframe.inspect.profile import profile
@@ -40,7 +38,6 @@ from specframe_serve.load import read_prompts
 
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "traffic.json"
-RECIPES = HERE.parent.parent / "recipes"
 JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)
 """Numbers of the bench's questions that make one prompt, in turn."""
 LONG = 36

@@ -43,7 +43,7 @@ def test_of_rounds_the_median_counts(analysis):
 def test_a_table_has_the_figures_of_every_load(analysis):
     figures = {"tokens_per_second": 5, "load_average": 0.5, "tokens": 9}
     times = {"median": 1.0, "p95": 2.0}
-    found = analysis("load_table").summary_of(figures | {"first_token_ms": times, "per_token_ms": times})
+    found = analysis("served").summary_of(figures | {"first_token_ms": times, "per_token_ms": times})
     assert found["tokens_per_second"] == 5.0 and found["first_token_ms_p95"] == 2.0 == 2 * found["per_token_ms_median"]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from specframe_scaling.points import Array, Results
 from specframe_scaling.report import Report, count, words_of
-from specframe_scaling.throughput import Knee, predict
+from specframe_scaling.throughput import Knee, predictions
 
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 84, 326
@@ -142,7 +142,7 @@ def batches(report: Report) -> str:
         places = np.geomspace(rows.min(), rows.max(), 60)
         curves = [(places, np.array([law.at(place) for place in places]))]
         if report.results.passes is not None:
-            curves.append((rows, np.array([predict(report.results.passes, speed) for speed in speeds])))
+            curves.append((rows, np.array(predictions(report.results.passes, speeds))))
         series.append(Series(words_of(size), rows.tolist(), rates, curves))
     ticks = [(row, f"{row:.0f}") for row in series[0].x]
     note = "by rows side by side; lines: a + b log2(batch) up to a knee; dashed: by the times of single passes, no fit"

@@ -97,7 +97,10 @@ def test_the_machine_s_times_of_passes_predict_a_speed_without_a_fit():
     passes = Passes(nodes, [0.010 + 0.001 * n for n in nodes], {"1 x 512": 0.0005})
     draft = 0.0005 * 0.014 / 0.011
     assert passes.at(40) == pytest.approx(0.05) and passes.at(3) == pytest.approx(0.013)
-    assert predict(passes, speed) == pytest.approx(4 * 2.0 / (0.05 + 3 * draft))
+    assert predict(passes, speed, 0.0002) == pytest.approx(4 * 2.0 / (0.05 + 3 * draft + 0.0002))
+    assert cycle_seconds(speed, 3, passes) == pytest.approx(speed.target_seconds + 3 * speed.draft_seconds + 0.0002)
+    cut = speed.target_seconds * passes.at(16) / passes.at(40)
+    assert cycle_seconds(speed, 1, passes) == pytest.approx(cut + speed.draft_seconds + 0.0002)
     found = Report(
         replace(planted.results(7), passes=replace(passes, draft=dict.fromkeys(_names(), 0.0005))), choices=3
     )

@@ -55,7 +55,8 @@ class Planner:
         speed = self.speed(size, batch)
         taus = self.depths(size, tokens)[:, : len(speed.nodes)]
         per_token = speed.plain_seconds  # without drafts a row gets a token in each pass
-        gains = [taus[:, depth - 1] * per_token / cycle_seconds(speed, depth) for depth in range(1, taus.shape[1] + 1)]
+        cycles = [cycle_seconds(speed, depth, self.results.passes) for depth in range(1, taus.shape[1] + 1)]
+        gains = [taus[:, level] * per_token / cycle for level, cycle in enumerate(cycles)]
         best = int(np.argmax([gain[0] for gain in gains]))
         tau, gain = taus[:, best], gains[best]
         low, high = self.results.tokens.min(), self.results.tokens.max()

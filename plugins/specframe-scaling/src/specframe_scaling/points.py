@@ -80,11 +80,12 @@ class Passes:
     """A drafter's, by the name of its size."""
 
     def at(self, nodes: float) -> float:
-        """The seconds of the target's pass, on the line through the timed sizes next to it, or through the last two."""
-        if nodes <= self.nodes[-1]:
+        """The seconds of the target's pass: on a line between timed sizes, beyond them by the rise of the last half."""
+        most = self.nodes[-1]
+        if nodes <= most:
             return float(np.interp(nodes, self.nodes, self.seconds))
-        rise = (self.seconds[-1] - self.seconds[-2]) / (self.nodes[-1] - self.nodes[-2])
-        return self.seconds[-1] + rise * (nodes - self.nodes[-1])
+        half = float(np.interp(most / 2, self.nodes, self.seconds))
+        return self.seconds[-1] + (self.seconds[-1] - half) / (most / 2) * (nodes - most)
 
 
 def name_of(size: tuple[int, int]) -> str:

@@ -12,7 +12,7 @@ from specframe_scaling.laws import Judged, Law, Logit, judge
 from specframe_scaling.planning import Choice, Planner, Size
 from specframe_scaling.points import Results
 from specframe_scaling.resampling import interval, resample
-from specframe_scaling.throughput import Knee, predict
+from specframe_scaling.throughput import Knee, predictions
 
 
 class Report:
@@ -57,7 +57,8 @@ class Report:
                 f"(off by {knee.error:.1%})"
             )
             if passes is not None:
-                off = [abs(predict(passes, speed) / speed.tokens_per_second - 1) for speed in speeds]
+                pairs = zip(predictions(passes, speeds), measured, strict=True)
+                off = [abs(predicted / rate - 1) for predicted, rate in pairs]
                 line += f"; by the times of passes, no fit: off by {np.mean(off):.1%}"
             lines.append(line)
         return "\n".join(lines)

@@ -45,18 +45,31 @@ class Knee:
         return self.a + self.b * float(np.log2(min(batch, self.knee)))
 
 
-def predict(passes: Passes, speed: Speed) -> float:
-    """Tokens a second by the times of single passes: a drafter's pass grows with the rows as the target's does."""
+def predict(passes: Passes, speed: Speed, rest: float) -> float:
+    """Tokens a second by the times of single passes and the rest of a cycle of one row.
+
+    A drafter's pass grows with the rows as the target's does.
+    """
     nodes = speed.batch * (1 + sum(speed.nodes))
     draft = passes.draft[name_of((speed.layers, speed.width))] * passes.at(speed.batch) / passes.at(1)
-    return speed.batch * speed.tau / (passes.at(nodes) + len(speed.nodes) * draft)
+    return speed.batch * speed.tau / (passes.at(nodes) + len(speed.nodes) * draft + rest)
 
 
-def cycle_seconds(speed: Speed, depth: int) -> float:
+def predictions(passes: Passes, speeds: Sequence[Speed]) -> list[float]:
+    """The predicted tokens a second of a size's batches, the smallest first, whose rest of a cycle all are given."""
+    return [predict(passes, speed, speeds[0].other_seconds) for speed in speeds]
+
+
+def cycle_seconds(speed: Speed, depth: int, passes: Passes | None = None) -> float:
     """The seconds of a cycle whose drafts are cut below a depth.
 
-    The target's time lies on the line from a pass without drafts to one over the whole draft.
+    The target's time falls with the nodes as its passes do; where those were not timed, on the line from a pass without
+    drafts to one over the whole draft.
     """
     whole, cut = sum(speed.nodes), sum(speed.nodes[:depth])
-    rise = (speed.target_seconds - min(speed.plain_seconds, speed.target_seconds)) / max(whole, 1e-9)
-    return speed.target_seconds - rise * (whole - cut) + depth * speed.draft_seconds + speed.other_seconds
+    if passes is None:
+        rise = (speed.target_seconds - min(speed.plain_seconds, speed.target_seconds)) / max(whole, 1e-9)
+        target = speed.target_seconds - rise * (whole - cut)
+    else:
+        target = speed.target_seconds * passes.at(speed.batch * (1 + cut)) / passes.at(speed.batch * (1 + whole))
+    return target + depth * speed.draft_seconds + speed.other_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -44,6 +45,18 @@ class SeenPrompt(Sequence[int]):
 def inputs_of(row: Sequence[int]) -> Mapping[str, Tensor]:
     """The inputs that are read with an encoded prompt: none for a text."""
     return row.inputs if isinstance(row, SeenPrompt) else {}
+
+
+Key = tuple[tuple[int, ...], str]
+"""The token ids of a prompt, and a digest of the inputs that are read with them."""
+
+
+def key_of(row: Sequence[int]) -> Key:
+    """The key of an encoded prompt, by which the same tokens with another image are another prompt."""
+    hashed = sha256()
+    for name, values in sorted(inputs_of(row).items()):
+        hashed.update(f"{name} {values.shape}".encode() + values.contiguous().cpu().numpy().tobytes())
+    return tuple(row), hashed.hexdigest()
 
 
 @dataclass(frozen=True)

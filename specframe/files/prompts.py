@@ -31,6 +31,8 @@ class PromptRecord:
     task: str | None = None
     reference: str | None = None
     """Text that a check compares an answer with: see `reference_of`."""
+    image: Path | None = None
+    """The file of a picture in front of the first message."""
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
@@ -63,12 +65,12 @@ def _records(path: Path) -> Iterator[PromptRecord]:
         if not isinstance(whole, list):
             raise InputError(f"{path}: a .json file of prompts holds a list; for one object a line use .jsonl")
         for place, value in enumerate(whole):
-            yield PromptRecord((value,)) if _has_text(value) else as_record(value, f"{path}: [{place}]")
+            yield PromptRecord((value,)) if _has_text(value) else as_record(value, f"{path}: [{place}]", path.parent)
         return
     structured = is_structured(path)
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        yield as_record(parse_json(line, where), where) if structured else PromptRecord((line,))
+        yield as_record(parse_json(line, where), where, path.parent) if structured else PromptRecord((line,))
 
 
 def _rows(path: Path) -> Iterator[PromptRecord]:
@@ -80,7 +82,7 @@ def _rows(path: Path) -> Iterator[PromptRecord]:
         if not set(FIELDS) & set(columns):
             raise InputError(f"{path}: none of its columns ({', '.join(columns)}) is called {', '.join(FIELDS)}")
         for row in table:
-            yield as_record(row, f"{path}:{table.line_num}")
+            yield as_record(row, f"{path}:{table.line_num}", path.parent)
     except csv.Error as error:
         raise InputError(f"{path}:{table.line_num}: no table of comma-separated values: {error}") from error
 
@@ -90,15 +92,29 @@ def is_structured(path: Path) -> bool:
     return ".jsonl" in path.suffixes
 
 
-def as_record(record: Any, where: str) -> PromptRecord:
-    """A line's JSON as a prompt. Raises InputError where there is none in it."""
+def as_record(record: Any, where: str, folder: Path | None = None) -> PromptRecord:
+    """A line's JSON as a prompt, an image's file being named from the folder on.
+
+    Raises InputError where there is no prompt in it, and for an image that is no file.
+    """
     for field in FIELDS if isinstance(record, dict) else ():
         value = record.get(field)
         turns = value if isinstance(value, list) else [value]
         if turns and all(map(_has_text, turns)):
             task = next(filter(_has_text, map(record.get, TASKS)), None)
-            return PromptRecord(tuple(turns), task, reference_of(record))
+            image = image_file(record["image"], where, folder) if record.get("image") else None
+            return PromptRecord(tuple(turns), task, reference_of(record), image)
     raise InputError(f"{where}: no prompt in it; expected an object with one of {', '.join(FIELDS)}")
+
+
+def image_file(name: Any, where: str, folder: Path | None) -> Path:
+    """The file of a record's image. Raises InputError for one that is not named, or not there."""
+    if not isinstance(name, str) or folder is None:
+        raise InputError(f"{where}: `image` must name a file, from the folder of a JSONL file on")
+    path = folder / Path(name).expanduser()
+    if not path.is_file():
+        raise InputError(f"{where}: there is no file {path}")
+    return path
 
 
 def _has_text(value: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.files.jsonl import parse_json, read_lines
+from specframe.files.prompts import image_file
 from specframe.kernel.errors import InputError, needs_extra
 from specframe.kernel.zoo import ZOO, data_file
 
@@ -80,7 +81,7 @@ def as_document(record: Any, origin: str, folder: Path | None = None) -> Documen
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
             raise InputError(f"{origin}: `messages` must be a list with at least one message")
-        image = _image(record["image"], origin, folder) if record.get("image") is not None else None
+        image = image_file(record["image"], origin, folder) if record.get("image") is not None else None
         return Document(origin, messages=tuple(_message(message, origin) for message in messages), image=image)
     text = record.get("text")
     if not isinstance(text, str):
@@ -93,12 +94,6 @@ def _message(message: Any, origin: str) -> dict[str, str]:
     if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
         raise InputError(f"{origin}: a message needs `role` and `content`, both texts")
     return {"role": message["role"], "content": message["content"]}
-
-
-def _image(name: Any, origin: str, folder: Path | None) -> Path:
-    if not isinstance(name, str) or folder is None:
-        raise InputError(f"{origin}: `image` must name a file, from the folder of a JSONL file on")
-    return folder / Path(name).expanduser()
 
 
 def _hub(source: str) -> Iterator[Document]:

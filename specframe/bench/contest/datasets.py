@@ -60,6 +60,8 @@ class Question:
     """The name of the check of its last answer; None: its quality is not measured."""
     reference: str = ""
     """Text that the check compares the answer with."""
+    image: str | None = None
+    """The file of a picture in front of the first message."""
 
 
 def read_sets(names: Sequence[str], check: str | None = None) -> list[Question]:
@@ -80,7 +82,8 @@ def read_sets(names: Sequence[str], check: str | None = None) -> list[Question]:
             if check is not None and record.reference is None:
                 raise InputError(f"{title}/{number} has no answer to check: give it a field `answer`")
             known = check or (CHECKED.get(name) if record.reference is not None else None)
-            found = Question(f"{title}/{number}", title, record.task or task, record.turns)
+            image = str(record.image) if record.image is not None else None
+            found = Question(f"{title}/{number}", title, record.task or task, record.turns, image=image)
             questions.append(found if known is None else replace(found, check=known, reference=record.reference or ""))
     return questions
 

@@ -13,6 +13,7 @@ import torch
 
 from specframe.bench.contest.timing import Timed, arrival_seconds
 from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe.decoding.encoding import key_of
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
@@ -43,7 +44,7 @@ class Reference:
         self._model = model if callable(getattr(model, "generate", None)) else None
         self._sampling, self._grammar = sampling, grammar_of(target, sampling.grammar)
         self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
-        self._known: dict[tuple[int, ...], list[int]] = {}
+        self._known: dict[object, list[int]] = {}
 
     @property
     def applies(self) -> bool:
@@ -52,13 +53,13 @@ class Reference:
 
     def learn(self, row: Sequence[int], tokens: Sequence[int]) -> None:
         """Notes the tokens that `generate` gave for a prompt that it decoded alone."""
-        self._known.setdefault(tuple(row), list(tokens))
+        self._known.setdefault(key_of(row), list(tokens))
 
     def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:
         """Compares the continuation of a prompt with that of `generate`."""
         if not self.applies:
             return Identity()
-        theirs = self._known.get(tuple(row))
+        theirs = self._known.get(key_of(row))
         if theirs is None:
             try:
                 with torch.inference_mode():
@@ -68,7 +69,7 @@ class Reference:
                 logger.warning("nothing is compared with transformers' generate: it failed: %s", one_line(error))
                 self._model = None
                 return Identity()
-            self._known[tuple(row)] = theirs
+            self._known[key_of(row)] = theirs
         found = find_divergences(self._model, [row], [tokens], [theirs], self._sampling, self._grammar)
         if not found:
             return Identity(True)

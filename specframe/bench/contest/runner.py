@@ -17,6 +17,7 @@ from specframe.bench.contest.schedule import Round, take_turns
 from specframe.bench.contest.settings import Terms
 from specframe.bench.contest.timing import time_with_memory
 from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
+from specframe.decoding.encoding import Key, key_of
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.files.checks import find_check
@@ -83,9 +84,15 @@ class Runner:
     def encode(self, key: str, question: Question, answers: Sequence[str]) -> Sequence[int]:
         """The prompt's tokens for a target, after the answers to the turns before."""
         coder = self.coders[key]
+        images = [question.image] if question.image else []
         if not answers:
-            return coder.encode(question.turns[0])
-        messages = [{"role": "user", "content": question.turns[0]}]
+            return coder.encode(question.turns[0], images)
+        messages: list[dict[str, Any]] = [{"role": "user", "content": question.turns[0]}]
+        if images:
+            messages[0]["content"] = [
+                {"type": "image", "image": images[0]},
+                {"type": "text", "text": question.turns[0]},
+            ]
         for answer, turn in zip(answers, question.turns[1:], strict=False):
             messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]
         return coder.encode_turns(messages)
@@ -127,7 +134,7 @@ class Runner:
                 if entrant.kind == TRANSFORMERS and len(rows) == 1:
                     self.references[entrant.target].learn(next(iter(rows.values())), decoded.tokens[0])
             plain = {
-                (entrant.target, tuple(row)): list(tokens)
+                (entrant.target, key_of(row)): list(tokens)
                 for entrant, rows, decoded in found
                 if entrant.kind == PLAIN
                 for row, tokens in zip(rows.values(), decoded.tokens, strict=True)
@@ -220,12 +227,12 @@ class Runner:
         place: int,
         rows: Mapping[int, Sequence[int]],
         decoded: Decoded,
-        plain: Mapping[tuple[str, tuple[int, ...]], list[int]],
+        plain: Mapping[tuple[str, Key], list[int]],
     ) -> Iterator[dict[str, Any]]:
         reference = self.references[entrant.target]
         for (index, row), tokens, line in zip(rows.items(), decoded.tokens, decoded.lines, strict=True):
             identity = reference.compare(row, tokens)
-            ours = plain.get((entrant.target, tuple(row))) if self.roster.sampling.temperature == 0 else None
+            ours = plain.get((entrant.target, key_of(row))) if self.roster.sampling.temperature == 0 else None
             yield line | {
                 "contestant": entrant.name,
                 "prompt": this.questions[index].id,

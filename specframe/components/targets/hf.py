@@ -96,8 +96,7 @@ class HFTarget:
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
         target.quantization, target.context = self.quantization, self.context
-        if self.forward is not self.parts.eager:  # it has one of its own
-            target.computing.inner = self.forward
+        target.computing.inner = target.parts.eager if self.forward is self.parts.eager else self.forward
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:

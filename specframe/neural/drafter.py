@@ -20,7 +20,7 @@ from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.quantize import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.initial import seeded
-from specframe.neural.weights.origin import record_target, warn_of_another
+from specframe.neural.weights.origin import KnownRows, record_target, require_vocabulary, warn_of_another
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,7 @@ class NeuralDrafter(Generic[NetworkT]):
     """Distance of the first prediction from its entry; 0 where a draft's nodes have features of their own."""
     levels: int = 1
     """Number of predictions it makes from an entry in training."""
+    _known: int | None = None  # so many first tokens its own LM heads have rows for; None: all
 
     def __init__(
         self, *, weights: str | None = None, head: Head | None = None, quantize: Quantization | None = None
@@ -73,8 +74,7 @@ class NeuralDrafter(Generic[NetworkT]):
     def untrained(self, vocab: int) -> Self:
         """The same drafter without weights, not yet bound, for a target of `vocab` tokens."""
         drafter = copy.copy(self)
-        drafter.weights, drafter._bound, drafter._session, drafter._reader = None, None, None, None
-        drafter._rounded = None
+        drafter.weights = drafter._bound = drafter._session = drafter._reader = drafter._rounded = drafter._known = None
         if isinstance(self.head, Untrained):
             drafter.head = self.head.untrained(vocab)
         return drafter
@@ -99,7 +99,9 @@ class NeuralDrafter(Generic[NetworkT]):
     def filled(self, target: NeuralTarget, folder: str | Path, *, file: str = checkpoint.WEIGHTS) -> NetworkT:
         """A network with the weights of a file. Raises WeightsError, all misfits listed, if they are another's."""
         network = seeded(lambda: self.build(target), target)
-        checkpoint.load(network, folder, file=file)
+        rows = KnownRows(target.vocab_size)
+        checkpoint.load(network, folder, file=file, fit=rows)
+        self._known = rows.known
         return network
 
     def store(self, folder: Path) -> None:
@@ -123,7 +125,7 @@ class NeuralDrafter(Generic[NetworkT]):
         model = neural_target(target, self.name)
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
         if self.weights is not None:
-            checkpoint.require_vocabulary(self.weights, target.vocab_size)
+            require_vocabulary(self.weights, target.vocab_size)
             warn_of_another(f"drafter {self.name}", self.weights, target)
         self._bound, self._session, self._rounded = (model, network), None, None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
@@ -180,8 +182,9 @@ class NeuralDrafter(Generic[NetworkT]):
         """The tokens that its logits are of, int64 [v]: the head's, or the network's own; None: the vocabulary."""
         if self._reader is not None:
             return None
-        part = self.head if self.head is not None else None if self._bound is None else self.network
-        return support_of(part)
+        if self._known is not None and self.head is None:
+            return torch.arange(self._known, device=self.target.device)
+        return support_of(self.head if self.head is not None else self.network if self._bound else None)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Fuses the taps' features, side by side, into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
@@ -203,7 +206,7 @@ class NeuralDrafter(Generic[NetworkT]):
     def read(self, predicted: Predicted) -> Tensor:
         """The logits of predictions, [B, n, K, v]: by the head, the network's own LM heads or the target's."""
         if self.head is None and predicted.read is not None:
-            return predicted.read(predicted.hidden)
+            return predicted.read(predicted.hidden)[..., : self._known]
         return self.logits(predicted.hidden)
 
     def frozen_head(self, predicted: Predicted) -> Callable[[Tensor], Tensor] | None:

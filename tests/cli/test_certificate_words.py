@@ -83,6 +83,12 @@ def test_a_case_of_two_tokens_is_named(capsys):
     assert "two tokens only are compared in 1 case:" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_smaller_tree_is_named_in_the_verdict():
+    found = certificate(0.4, 0.0005) | {"real": None, "cases": [CASE | {"forced": 0, "tokens": 3}]}
+    assert verdict(found).endswith("3 tokens from the start, to level 3, 4 cycles")
+    assert verdict(found | {"smaller": ["depth 5 -> 3"]}).endswith("4 cycles; of a smaller tree: depth 5 -> 3")
+
+
 def test_a_failure_is_printed_before_what_was_not_run():
     found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.2, "control_failed": None, "real": None}
     assert verdict(found) == "not lossless: total variation 0.2"
@@ -93,6 +99,9 @@ def test_a_budget_that_ends_before_the_control_fails_is_named():
     found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.0, "control_failed": False, "real": None}
     assert "raise --budget" in verdict(found | {"exhausted": False})
     assert "broken on purpose" in verdict(found | {"exhausted": True})
+    unfinished = CASE | {"tv": 0.0, "exhausted": False}
+    assert "raise --budget" in verdict(found | {"exhausted": True, "controls": [unfinished]})
+    assert "broken on purpose" in verdict(found | {"exhausted": True, "controls": [unfinished | {"exhausted": True}]})
 
 
 def test_where_there_is_no_terminal_progress_is_lines(capsys):

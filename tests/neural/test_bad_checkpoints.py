@@ -15,6 +15,10 @@ from safetensors.torch import load_file, save_file
 from specframe import CompositionError, WeightsError
 from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
+from specframe.components.trees.fixed import Chain
+from specframe.kernel.types import Committed, Context, Prompts
+from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
 from specframe.testing import tiny_target
 from specframe_chimera.drafter import Chimera
 from specframe_dflash.dflash import DFlash
@@ -61,11 +65,11 @@ def target(vocab: int = 11, layers: int = LAYERS, size: int = 8) -> HFTarget:
     return tiny_target("llama", layers=layers, vocab=vocab, dtype=torch.float32, size=size)
 
 
-def stored(name: str, folder: Path, **options: Any) -> Path:
+def stored(name: str, folder: Path, vocab: int = 11, **options: Any) -> Path:
     """A drafter's checkpoint."""
     kind, form = READERS[name]
     drafter = kind(**OPTIONS.get(kind, {}), **options)
-    drafter.bind(target())
+    drafter.bind(target(vocab))
     if form:
         drafter.export(form).write(folder)
     else:
@@ -93,6 +97,37 @@ def change(folder: Path, **entries: Any) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_a_checkpoint_of_a_target_of_another_vocabulary(name: str, tmp_path: Path) -> None:
     assert "11" in (message := refusal(name, stored(name, tmp_path), target(vocab=12))) and "12" in message
+
+
+TABLES = ["dspark", "dspark in speculators' form", "peagle in speculators' form"]
+"""Checkpoints with a table of all tokens, which another padding does not fit."""
+ADDED = [(name, 8) for name in READERS if name not in TABLES]
+CUT = [(name, -8) for name, _ in ADDED if not name.startswith(("eagle3", "peagle", "dflash"))]
+
+
+@pytest.mark.parametrize(("name", "more"), [*ADDED, *CUT])
+def test_a_checkpoint_of_the_same_vocabulary_with_another_padding(name: str, more: int, tmp_path: Path) -> None:
+    """It proposes tokens that both have; LM heads of its own propose what they do for their own target."""
+    vocab = 1000
+    folder, drafts = stored(name, tmp_path, vocab), []
+    for size in (vocab, vocab + more):
+        drafter = READERS[name][0](weights=str(folder))
+        drafter.bind(target(size))
+        drafter.open(1, 32)
+        features = {tap: torch.linspace(-1, 1, 24).view(1, 3, 8) for tap in drafter.taps}
+        tokens, count = torch.tensor([[5, 6, 7]]), torch.tensor([3])
+        drafter.commit(Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count), [3]))
+        drafts.append(drafter.propose(tokens[:, -1], Chain(depth=1), Context(Sampling(), SeededRandom(0, 1).draft)))
+    tree = drafts[1]
+    assert tree.tokens.max() < min(vocab, vocab + more) and tree.valid.all()
+    if name in ("medusa", "hydra"):  # the others read the embeddings of the target, which is another model here
+        assert drafts[0].tokens.tolist() == tree.tokens.tolist()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_all_tokens_of_another_padding(name: str, tmp_path: Path) -> None:
+    message = refusal(name, stored(name, tmp_path, 1000), target(1008))
+    assert "1000" in message and "1008" in message
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -163,6 +163,25 @@ def test_a_native_search_that_differs_in_one_deep_node_is_found(field, monkeypat
     assert field in differing(grown(one, policy, torch.tensor([3]), None, natively=True), wanted)
 
 
+def test_equally_likely_tokens_are_taken_in_the_order_of_birth() -> None:
+    """The LM head has every row twice, so each token comes with a twin of the same value, on every level."""
+    model = random_model(vocab=VOCAB, size=SIZE, layers=2).float()
+    model.lm_head.weight.data[1::2] = model.lm_head.weight.data[::2]
+    target, policy = HFTarget.from_model(model, None), Dynamic(depth=4, width=3, nodes=9)
+    first = None
+    drafts = []
+    for natively in (True, False):
+        drafter = Eagle(quantize="int8", head=Trimmed(keep=KEPT, quantize="int8"))
+        drafter.bind(target)
+        drafter.open(2, 64)
+        first = first or committed(drafter, [7, 4], torch.Generator().manual_seed(2), prompt=True)
+        drafter.commit(first)
+        drafts.append(grown(drafter, policy, torch.tensor([3, 5]), None, natively))
+    assert differing(*drafts) == []
+    tokens = drafts[0].tokens[0, 1:].tolist()
+    assert sum(token ^ 1 in tokens for token in tokens) >= 4
+
+
 def test_rows_that_come_and_go_keep_their_drafts() -> None:
     """A row joins with pairs of its own while others have none, and one leaves; native and other drafts alternate."""
     one, other = pair_of("eagle", torch.bfloat16)

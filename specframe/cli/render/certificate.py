@@ -110,7 +110,8 @@ def verdict(certificate: dict[str, Any]) -> str:
     if certificate["shortcuts"]:
         return f"not lossless: {certificate['shortcuts'][0]}"
     if not certificate["control_failed"]:
-        if not certificate["exhausted"]:
+        unnoticed = (case for case in certificate["controls"] if case["tv"] < EXACT)
+        if not certificate["exhausted"] or not all(case["exhausted"] for case in unnoticed):
             return NOT_SHOWN
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if not certificate["accepting"]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.locate import find_place
 from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
+
+Fit = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]
+"""A function from the stored tensors and the module's own to those that are loaded."""
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -77,12 +80,12 @@ def shrink(folder: str | Path, out: str | Path) -> None:
         raise WeightsError(f"cannot write {folder} in 8 bits to {out}: {reason(error)}") from error
 
 
-def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[str, Any]:
+def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS, fit: Fit | None = None) -> dict[str, Any]:
     """The checkpoint's config, after its weights were copied into the module, in the module's own dtype.
 
-    Strict: missing, unexpected and wrong-shape names and values that are not finite raise one
-    WeightsError that lists them all, and the module stays untouched. `folder` may also be `zoo://name`
-    or a Hugging Face Hub name, see `locate`; `file` is the name that the weights have there.
+    Strict: missing, unexpected and wrong-shape names and values that are not finite raise one WeightsError that lists
+    them all, and the module stays untouched. `folder` may also be `zoo://name` or a Hugging Face Hub name, see
+    `locate`; `file` is the name that the weights have there. `fit` may first change what is stored.
     """
     where = locate(folder)
     config = read_config(where)
@@ -92,6 +95,8 @@ def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot read {where / file}: {reason(error)}") from error
     stored, wanted = restore_matrices(stored), module.state_dict()
+    if fit is not None:
+        stored = fit(stored, wanted)
     if problems := _problems(wanted, stored):
         lines = "".join(f"\n  {line}" for line in problems)
         raise WeightsError(f"the weights in {where} do not fit:{lines}")
@@ -132,14 +137,19 @@ def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") 
     Raises WeightsError, with every contradiction listed, for one that differs; `kind` is its name in the error.
     """
     config = read_config(folder)
-    problems = [
-        f"  {name}: the checkpoint has {config.get(name)!r}, needed is {value!r}"
-        for name, value in wanted.items()
-        if config.get(name) != value
-    ]
-    if problems:
-        raise WeightsError(f"the {kind} in {folder} does not fit:\n" + "\n".join(problems))
+    if problems := [f"\n  {line}" for line in contradictions(config, wanted)]:
+        raise WeightsError(f"the {kind} in {folder} does not fit:{''.join(problems)}")
     return config
+
+
+def contradictions(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """The fields in which a stored config differs from what is wanted; a `vocab_size` that is akin to it will do."""
+    pairs = ((name, stored.get(name), value) for name, value in wanted.items())
+    return [
+        f"{name}: the checkpoint has {found!r}, needed is {value!r}"
+        for name, found, value in pairs
+        if found != value and not (name == "vocab_size" and isinstance(found, int) and akin(found, value))
+    ]
 
 
 def target_shape(config: Any) -> dict[str, Any]:
@@ -150,16 +160,6 @@ def target_shape(config: Any) -> dict[str, Any]:
 def akin(size: int, other: int) -> bool:
     """Returns whether vocabularies of these sizes may be one, padded further or with tokens added, by 1 % at most."""
     return abs(size - other) <= 0.01 * min(size, other)
-
-
-def require_vocabulary(folder: str | Path, vocab: int) -> None:
-    """Raises WeightsError for a drafter whose config names the size of another family's vocabulary."""
-    theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
-    if isinstance(theirs, int) and not akin(theirs, vocab):
-        raise WeightsError(
-            f"the drafter in {folder} was trained for a target of {theirs:,} tokens, and this target has {vocab:,}; "
-            "name the drafter of this target, or train one"
-        )
 
 
 def locate(name: str | Path, *, pickles: bool = False) -> Path:

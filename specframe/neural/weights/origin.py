@@ -1,16 +1,20 @@
-"""The target that a drafter was trained for: its identity, as the drafter's config.json records it."""
+"""The target that a drafter was trained for: its identity, as the drafter's config.json records it, and its tokens."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.zoo import canonical_name
-from specframe.neural.weights.checkpoint import CONFIG, read_config, reason, replacing
+from specframe.neural.weights.checkpoint import CONFIG, akin, locate, read_config, reason, replacing
 from specframe.neural.weights.locate import find_place
 
 if TYPE_CHECKING:
@@ -96,3 +100,37 @@ def _read(config: dict[str, Any]) -> TargetIdentity | None:
 def _shown(text: str) -> str:
     """A name that may come from outside, with its control characters as escapes."""
     return text if text.isprintable() else ascii(text)
+
+
+def require_vocabulary(folder: str | Path, vocab: int) -> None:
+    """Raises WeightsError for a drafter whose config names the size of another family's vocabulary."""
+    theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
+    if isinstance(theirs, int) and not akin(theirs, vocab):
+        raise WeightsError(
+            f"the drafter in {folder} was trained for a target of {theirs:,} tokens, and this target has {vocab:,}; "
+            "name the drafter of this target, or train one"
+        )
+
+
+@dataclass
+class KnownRows:
+    """Gives stored tensors that have a row for each token the rows of another padding of the vocabulary.
+
+    Rows beyond `vocab` are left out, and missing ones are 0.
+    """
+
+    vocab: int
+    known: int | None = None
+    """Number of first tokens that all of them have a row for; None: all tokens."""
+
+    def __call__(self, stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of `stored`, those that `wanted` has with `vocab` rows in its size."""
+        return {name: self._fit(tensor, wanted[name]) if name in wanted else tensor for name, tensor in stored.items()}
+
+    def _fit(self, stored: Tensor, wanted: Tensor) -> Tensor:
+        rows, *others = stored.shape or (0,)
+        if wanted.shape != (self.vocab, *others) or not akin(rows, self.vocab):
+            return stored
+        if rows < self.vocab:
+            self.known = min(rows, self.known or rows)
+        return torch.cat([stored[: self.vocab], stored.new_zeros(max(self.vocab - rows, 0), *others)])

@@ -113,11 +113,10 @@ class BlockLayout:
             raise WeightsError(f"the drafter in {weights} is one of {kind}: use the drafter {kind} for it")
         inner = dict(stored.get("transformer_layer_config") or stored)
         shape = _shape(inner, folder)
-        problems = [
-            f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {getattr(target, name)!r}"
-            for name in ("hidden_size", "vocab_size")
-            if getattr(shape, name, None) != getattr(target, name)
-        ]
+        wanted = {name: getattr(target, name) for name in ("hidden_size", "vocab_size")}
+        problems = checkpoint.contradictions({name: getattr(shape, name, None) for name in wanted}, wanted)
+        if spark and not problems and shape.vocab_size != target.vocab_size:
+            problems.append(f"vocab_size: its Markov head has {shape.vocab_size}, and the target {target.vocab_size}")
         if "sliding_attention" in (inner.get("layer_types") or []):
             problems.append("layer_types: layers with a sliding window are not supported")
         if problems:
@@ -139,7 +138,7 @@ class BlockLayout:
             shape=shape,
             plan=plan,
             markov=markov,
-            own=_own_head(folder, own, stored, target.vocab_size),
+            own=_own_head(folder, own, stored, min(shape.vocab_size, target.vocab_size)),
             dtype=_dtype(folder, own),
             stored=stored,
         )
@@ -252,7 +251,10 @@ def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, A
     """The LM head that comes with a checkpoint. Raises WeightsError where its tokens are not known."""
     rows = own[LM_HEAD][0] if LM_HEAD in own else None
     size = _found(stored, "draft_vocab_size")
-    if size not in (None, vocab if rows is None else rows):
+    if not (rows is None and isinstance(size, int) and checkpoint.akin(size, vocab)) and size not in (
+        None,
+        rows or vocab,
+    ):
         held = "no LM head" if rows is None else f"an LM head of {rows} rows"
         raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and {held}")
     if rows is None:

@@ -116,7 +116,7 @@ class Published(nn.Module):
 def load(layout: EagleLayout, weights: str, target: NeuralTarget) -> EagleNetwork:
     """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
     network = seeded(lambda: EagleNetwork(layout.shape, layout.variant), target)
-    size = (target.config.vocab_size, target.config.hidden_size)
+    size = (layout.config["vocab_size"], target.config.hidden_size)
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
     checkpoint.load(module, weights)
     if layout.embedding:
@@ -126,10 +126,10 @@ def load(layout: EagleLayout, weights: str, target: NeuralTarget) -> EagleNetwor
 
 def save(layout: EagleLayout, network: EagleNetwork, target: NeuralTarget, folder: Path) -> None:
     """Writes config.json and model.safetensors, in the layout's dtype."""
-    embedding = None
+    embedding, vocab = None, target.config.vocab_size
     if layout.embedding:
-        embedding = target.embed(torch.arange(target.config.vocab_size, device=target.device))
-    checkpoint.save(Published(network, embedding), layout.config, folder, layout.dtype)
+        embedding = target.embed(torch.arange(vocab, device=target.device))
+    checkpoint.save(Published(network, embedding), layout.config | {"vocab_size": vocab}, folder, layout.dtype)
 
 
 def check_embedding(stored: Tensor, weights: str, target: NeuralTarget) -> None:
@@ -141,9 +141,10 @@ def check_embedding(stored: Tensor, weights: str, target: NeuralTarget) -> None:
 
 
 def is_embedding_of(target: NeuralTarget, stored: Tensor) -> bool:
-    """Returns whether a stored token embedding [V, H] is the target's, as far as its dtype goes."""
-    if len(stored) != target.config.vocab_size:
+    """Returns whether a stored token embedding [V, H] is the target's, as far as its dtype and both vocabularies go."""
+    vocab = target.config.vocab_size
+    if not checkpoint.akin(len(stored), vocab):
         return False
-    tokens = torch.linspace(0, len(stored) - 1, PROBES).long()
+    tokens = torch.linspace(0, min(len(stored), vocab) - 1, PROBES).long()
     mine, ours = stored[tokens].float().cpu(), target.embed(tokens.to(target.device)).float().cpu()
     return bool((mine - ours).norm() <= ALIKE * ours.norm())

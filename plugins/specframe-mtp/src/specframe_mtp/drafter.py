@@ -50,12 +50,7 @@ class MTP(NeuralDrafter[MTPNetwork]):
         if not published.is_published(config):
             return super().load(target, weights)
         shape = config.get("transformer_layer_config") or config.get("text_config") or config
-        problems = [
-            f"{name}: the checkpoint has {shape.get(name)!r}, needed is {getattr(target.config, name)!r}"
-            for name in ("hidden_size", "vocab_size", "model_type")
-            if shape.get(name) != getattr(target.config, name)
-        ]
-        if problems:
+        if problems := checkpoint.contradictions(shape, checkpoint.target_shape(target.config)):
             raise WeightsError(f"the head in {weights} does not fit its target: {'; '.join(problems)}")
         network = self.fresh(target)
         published.fill(network, checkpoint.locate(weights), target.config.num_hidden_layers)

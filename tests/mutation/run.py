@@ -79,6 +79,7 @@ TESTS = {
     "plugins/specframe-specdecpp/src/specframe_specdecpp": ["plugins/specframe-specdecpp/tests"],
     "plugins/specframe-layers/src/specframe_layers": ["plugins/specframe-layers/tests"],
     **{f"specframe/components/drafters/model{part}.py": MODEL for part in ("", "_session", "_weights")},
+    "specframe/components/targets/forward/layer_subset.py": [*MODEL, *PASSES],
     "specframe/components/targets/forward": PASSES,
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }

@@ -79,7 +79,7 @@ policies = st.builds(
     lambda depth, width, nodes, gain, powers: Dynamic(
         depth=depth, width=width, nodes=nodes, gain=gain, calibration=powers
     ),
-    st.integers(1, 4),
+    st.integers(1, 6),  # the third block of a drafter of two levels stands at a position of its own
     st.integers(1, 6),
     st.integers(1, 20),
     st.sampled_from([0.0, 0.0, 0.02, 0.2]),

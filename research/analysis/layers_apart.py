@@ -35,7 +35,7 @@ SHAPES = {
 
 
 def layers_of(shape: dict[str, int], copies: int) -> Callable[[int, Tensor], Tensor]:
-    """So many random layers in bfloat16, by number: [1, N, D] -> [1, N, D]; more than a cache holds, taken in turn."""
+    """Random layers in bfloat16, by number: [1, N, D] -> [1, N, D]; more than a cache holds, taken in turn."""
     config = LlamaConfig(**shape, max_position_embeddings=512, attn_implementation="sdpa")
     layers = [LlamaDecoderLayer(config, index).bfloat16().eval() for index in range(copies)]
     rotary = LlamaRotaryEmbedding(config)

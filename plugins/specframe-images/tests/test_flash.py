@@ -112,7 +112,7 @@ def learnt(drafter: Flash, features: Tensor, tokens: Tensor, drafted: Tensor) ->
 
 
 def differences(target: HFTarget, drafter: Flash, cycles: int = 4) -> list[float]:
-    """How far drafts are from what training computes: rows with an image and without, of which one leaves."""
+    """The distance of drafts from what training computes: rows with an image and without, of which one leaves."""
     tree = Asked(depth=4)
     requests = [prompt(target.model, 1, after=3), text(9, 8, 7, 6, 5), prompt(target.model, 2, before=3, after=5)]
     session = Session(Parts(target, drafter, tree, Match()), 3, 64)

@@ -1,4 +1,4 @@
-"""What an acceptance head learns."""
+"""The training of an acceptance head: its loss, its rollout, and that the drafter stays as it is."""
 
 import math
 

@@ -190,9 +190,8 @@ def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
     """The places of requests that can be read in one batch, group by group.
 
     Texts are one group, but for those with a prefix: prefixes of one length are a group. Requests with inputs share one
-    where
-    those have the same shapes, the length of the text left out, and as many tokens stand for them: a row with too many
-    cannot take the features of another.
+    where those have the same shapes, the length of the text left out, and as many tokens stand for them: a row with too
+    many cannot take the features of another.
     Raises InputError for inputs that the target does not read.
     """
     if not any(request.inputs or request.prefix for request in requests):

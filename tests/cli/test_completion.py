@@ -33,7 +33,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_commands_of_plugins_are_completed_like_the_others():
-    assert set(complete([])) == {*COMMANDS, "distill-data", "judge", "serve", "store"}
+    assert set(complete([])) == {*COMMANDS, "distill-data", "judge", "scaling", "serve", "store"}
     assert complete([], "ser") == ["serve"]
     assert complete([], "--v") == ["--version"]
 

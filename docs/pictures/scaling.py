@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from specframe_scaling.points import Array, Results
-from specframe_scaling.report import Report, count, words_of
+from specframe_scaling.report import ScalingReport, count, words_of
 from specframe_scaling.throughput import Knee, predictions
 
 WIDTH, HEIGHT = 760, 380
@@ -91,7 +91,7 @@ def render(title: str, note: str, ticks: Sequence[tuple[float, str]], series: Se
     ])  # fmt: skip
 
 
-def tokens(report: Report) -> str:
+def tokens(report: ScalingReport) -> str:
     """Tau by training tokens, a colour for each size; the law that was chosen, and Scylla's dashed."""
     results = report.results
     low, high = results.tokens.min(), results.tokens.max()
@@ -108,7 +108,7 @@ def tokens(report: Report) -> str:
     return render("Tau by training tokens", note, shown, series, "tau")
 
 
-def parameters(report: Report) -> str:
+def parameters(report: ScalingReport) -> str:
     """Tau by parameters, a colour for each number of tokens."""
     results = report.results
     sizes = np.array(sorted(results.sizes().values()), dtype=float)
@@ -130,7 +130,7 @@ def parameters(report: Report) -> str:
     )
 
 
-def batches(report: Report) -> str:
+def batches(report: ScalingReport) -> str:
     """Tokens a second by rows side by side; the law up to a knee, and the times of passes dashed."""
     series = []
     for size in report.results.sizes():
@@ -158,6 +158,6 @@ def _step(span: float) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    fitted = Report(Results.read(parser.parse_args().results))
+    fitted = ScalingReport(Results.read(parser.parse_args().results))
     for name, draw in {"tokens": tokens, "parameters": parameters, "batch": batches}.items():
         (Path(__file__).parent / f"scaling-{name}.svg").write_text(draw(fitted), encoding="utf-8")

@@ -188,7 +188,7 @@ class _Certifier:
         for count in range(text.deep - text.levels + 2, text.deep):
             certain = text.tokens[:count]
             emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
-            case = self.case_behind(emission, certain, 2, PAIRS)
+            case = self.case_behind(emission, certain, 2, min(PAIRS, self.budget))
             if not case.exact or case.comparison.enumeration.interrupted:
                 return case
             cases.append(case)

@@ -141,7 +141,7 @@ def following(
 
 
 @runtime_checkable
-class Guide(Protocol):
+class BanningProcessor(Protocol):
     """A logits processor that knows, without logits, some of the tokens that it bans."""
 
     def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
@@ -156,7 +156,7 @@ def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
     some by their tokens would change the law of the others.
     """
     processors: list[tuple[object, ...]] = [entry.request.sampling.processors for entry in entries]
-    guides = [[each for each in own if isinstance(each, Guide)] for own in processors]
+    guides = [[each for each in own if isinstance(each, BanningProcessor)] for own in processors]
     if draft.levels == 0 or not any(guides):
         return draft
     parts = zip(*(part.tolist() for part in (draft.tokens, draft.parent, draft.valid, draft.draw)), strict=True)

@@ -105,7 +105,7 @@ class End:
     """Steps of the run that ends here."""
 
     @property
-    def fork(self) -> int:
+    def parting(self) -> int:
         """Steps that it shares with the trunk: all before its rate begins to fall."""
         return self.step - decaying(self.settings, self.step)
 
@@ -129,7 +129,7 @@ def ends_of(settings: TrainSettings, order: Order) -> list[End]:
     if same := [mark for mark, (one, two) in zip(marks, pairwise(steps), strict=False) if one == two]:
         raise InputError(f"train.cooldown.at: no step ends between {same[0]:,} tokens and the next mark")
     ends = [End(_ending(settings, mark, mark == marks[-1]), step) for mark, step in zip(marks, steps, strict=True)]
-    if ends[0].fork < max(1, settings.warmup):
+    if ends[0].parting < max(1, settings.warmup):
         raise InputError(
             f"train.cooldown.at: a run of {marks[0]:,} tokens has {ends[0].step} steps, too few to warm up and decay"
         )

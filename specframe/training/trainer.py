@@ -172,7 +172,7 @@ class Trainer:
         if stop or last or step % settings.save_every == 0:
             self._save()
         for end in self.ends[:-1]:
-            if end.fork == step and self.processes.main:
+            if end.parting == step and self.processes.main:
                 self._fork(end)
         if stop and not last:
             raise KeyboardInterrupt

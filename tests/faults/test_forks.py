@@ -11,7 +11,7 @@ def test_nothing_forks():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                threads = names == ["ThreadPoolExecutor", "concurrent.futures"]
+                threads = set(names) <= {"ThreadPoolExecutor", "as_completed", "concurrent.futures"}
                 forks = not threads and any(each.split(".")[0] in ("multiprocessing", "concurrent") for each in names)
             else:
                 forks = isinstance(node, ast.Attribute) and _forks(node)

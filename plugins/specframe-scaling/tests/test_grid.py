@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specframe import InputError
-from specframe_scaling.grid import Grid, Trunk, read_count, read_counts, read_time
+from specframe_scaling.grid import SweepGrid, Trunk, read_count, read_counts, read_time
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_other_texts_are_no_times(text):
 
 
 def test_every_size_and_seed_is_one_run_with_a_folder_for_each_count():
-    grid = Grid((50_000, 100_000), layers=(1, 2), width=(64,), seeds=(0, 1))
+    grid = SweepGrid((50_000, 100_000), layers=(1, 2), width=(64,), seeds=(0, 1))
     assert [trunk.name for trunk in grid.trunks] == ["L1-W64-S0", "L2-W64-S0", "L1-W64-S1", "L2-W64-S1"]
     folders = grid.folders(Trunk(1, 64, 1), Path("out"))
     assert folders == {50_000: Path("out/L1-W64-S1/tokens-50000"), 100_000: Path("out/L1-W64-S1")}

@@ -11,13 +11,13 @@ import pytest
 from specframe import InputError
 from specframe_scaling.planning import Planner
 from specframe_scaling.points import Passes, Results
-from specframe_scaling.report import Report
+from specframe_scaling.report import ScalingReport
 from specframe_scaling.throughput import cycle_seconds, predict
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    return Report(planted.results(7), choices=60)
+def report() -> ScalingReport:
+    return ScalingReport(planted.results(7), choices=60)
 
 
 def test_the_planned_tau_is_the_planted_one_and_its_interval_holds_it(report):
@@ -76,7 +76,7 @@ def test_no_budget_below_one_point(report):
 
 
 def test_no_plan_without_times(report):
-    bare = Report(Results(report.results.points), choices=5)
+    bare = ScalingReport(Results(report.results.points), choices=5)
     with pytest.raises(InputError, match="no cycles with every size"):
         bare.plan(600.0)
     with pytest.raises(InputError, match="no cycles of 3 rows were timed with 1 x 512"):
@@ -101,7 +101,7 @@ def test_the_machine_s_times_of_passes_predict_a_speed_without_a_fit():
     assert cycle_seconds(speed, 3, passes) == pytest.approx(speed.target_seconds + 3 * speed.draft_seconds + 0.0002)
     cut = speed.target_seconds * passes.at(16) / passes.at(40)
     assert cycle_seconds(speed, 1, passes) == pytest.approx(cut + speed.draft_seconds + 0.0002)
-    found = Report(
+    found = ScalingReport(
         replace(planted.results(7), passes=replace(passes, draft=dict.fromkeys(_names(), 0.0005))), choices=3
     )
     assert "by the times of passes, no fit" in found.throughput()

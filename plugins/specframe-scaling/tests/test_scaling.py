@@ -14,7 +14,7 @@ import planted
 import pytest
 
 from specframe.cli.main import main
-from specframe_scaling.grid import Grid, Trunk
+from specframe_scaling.grid import SweepGrid, Trunk
 from specframe_scaling.points import Results
 from specframe_scaling.training import Sweep
 
@@ -76,7 +76,7 @@ def test_a_sweep_trains_measures_and_fits(recipe, tmp_path, capsys):
 @pytest.mark.full
 def test_a_killed_sweep_goes_on_to_the_same_drafters_and_points(recipe, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    grid = Grid((400, 1000, 4000), (2,), (8,))
+    grid = SweepGrid((400, 1000, 4000), (2,), (8,))
     trunk = Trunk(2, 8, 0)
     sweeps = [Sweep(str(recipe), ["train.warmup=1"], grid, out) for out in (whole, killed)]
     assert list(sweeps[0].train()) == [trunk]

@@ -12,7 +12,7 @@ import click
 
 from specframe import InputError, recipe_command
 from specframe.plugin import UserPath, make_folder, read_records
-from specframe_scaling.grid import Grid, check_law, check_sizes, read_count, read_counts, read_time
+from specframe_scaling.grid import SweepGrid, check_law, check_sizes, read_count, read_counts, read_time
 
 if TYPE_CHECKING:
     from specframe_scaling.points import Results
@@ -78,7 +78,7 @@ def scaling(
     """
     from specframe_scaling.training import Sweep
 
-    grid = Grid(tuple(read_counts(tokens)), numbers(layers), numbers(width), numbers(seeds), share)
+    grid = SweepGrid(tuple(read_counts(tokens)), numbers(layers), numbers(width), numbers(seeds), share)
     seconds = None if budget is None else read_time(budget)
     extrapolated = None if planned is None else read_planned(planned)
     if fit is None:
@@ -100,9 +100,9 @@ def scaling(
         _measure(sweep, texts, numbers(batch)).write(fit)
         print(f"measured {len(grid.trunks) * len(grid.tokens)} drafters: {fit}", file=sys.stderr, flush=True)
     from specframe_scaling.points import Results
-    from specframe_scaling.report import Report
+    from specframe_scaling.report import ScalingReport
 
-    report = Report(Results.read(fit))
+    report = ScalingReport(Results.read(fit))
     parts = [report.laws(), report.throughput()]
     parts += [] if extrapolated is None else [report.extrapolation(extrapolated)]
     parts += [] if seconds is None else [report.plan(seconds)]

@@ -62,7 +62,7 @@ class Trunk:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SweepGrid:
     """Token counts, sizes and seeds of a sweep."""
 
     tokens: tuple[int, ...]
@@ -109,7 +109,7 @@ class Grid:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
-def check_sizes(grid: Grid, drafter: Any) -> None:
+def check_sizes(grid: SweepGrid, drafter: Any) -> None:
     """Raises InputError for a drafter, a plan's part, that has no weights, or no option for a size of the grid."""
     name = drafter.entry.name
     if not _has(drafter, "weights"):
@@ -119,7 +119,7 @@ def check_sizes(grid: Grid, drafter: Any) -> None:
             raise InputError(f"the drafter {name} has no option {option}: leave --{size} out")
 
 
-def check_law(grid: Grid) -> None:
+def check_law(grid: SweepGrid) -> None:
     """Raises InputError for token counts that no law can be fitted to, before anything is trained."""
     if len(grid.tokens) < 3 or max(grid.tokens) < 10 * min(grid.tokens):
         raise InputError(

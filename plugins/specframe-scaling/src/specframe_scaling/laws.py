@@ -17,7 +17,7 @@ RIDGE = 1e-2
 """Prior of a logit's coefficients: so weak that it decides only where no cycle reached a depth."""
 
 
-class Law(Protocol):
+class TauLaw(Protocol):
     """A fitted law."""
 
     @property
@@ -35,14 +35,14 @@ class Law(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class Regressors:
     """Regressors of a law: 1, log10 of tokens and, where sizes differ, log10 of parameters, around their means."""
 
     middle: tuple[float, float]
     sized: bool
 
     @classmethod
-    def of(cls, sums: Sums) -> Terms:
+    def of(cls, sums: Sums) -> Regressors:
         """The regressors for these points."""
         middle = float(np.log10(sums.tokens).mean()), float(np.log10(sums.parameters).mean())
         return cls(middle, len(set(sums.parameters.tolist())) > 1)
@@ -64,14 +64,14 @@ class Terms:
 class Logit:
     """Acceptance by depth: logit(alpha_d) = a + b log10(tokens) + c log10(parameters), which stays between 0 and 1."""
 
-    terms: Terms
+    terms: Regressors
     coefficients: Array  # [R, D, K]
     name: str = "logit"
 
     @classmethod
     def fit(cls, sums: Sums) -> Logit:
         """The maximum of the likelihood of the acceptances at each depth, by Newton's steps."""
-        terms = Terms.of(sums)
+        terms = Regressors.of(sums)
         x = terms.at(sums.tokens, sums.parameters)
         above = np.concatenate([sums.cycles[..., None], sums.reached[..., :-1]], -1)
         tried = np.moveaxis(above * sums.weights[..., None], -1, 1)  # [R, D, N]
@@ -111,14 +111,14 @@ class Logit:
 class Linear:
     """The form of Scylla's Theorems 1.1 and 1.2: tau = a + b log10(tokens) + c log10(parameters)."""
 
-    terms: Terms
+    terms: Regressors
     coefficients: Array  # [R, K]
     name: str = "linear"
 
     @classmethod
     def fit(cls, sums: Sums) -> Linear:
         """Least squares."""
-        terms = Terms.of(sums)
+        terms = Regressors.of(sums)
         x = terms.at(sums.tokens, sums.parameters)
         square = np.einsum("rn,nk,nl->rkl", sums.weights, x, x) + 1e-12 * np.eye(x.shape[1])
         found = np.linalg.solve(square, ((sums.weights * sums.tau) @ x)[..., None])[..., 0]
@@ -138,14 +138,14 @@ class Linear:
 class Saturating:
     """A power law towards a limit: tau = limit - A tokens^-b parameters^-c."""
 
-    terms: Terms
+    terms: Regressors
     coefficients: Array  # [R, 1 + K]: the limit, then those of the natural logarithm of what is missing
     name: str = "saturating"
 
     @classmethod
     def fit(cls, sums: Sums) -> Saturating:
         """Least squares, from a fit whose limit is the length of the longest path."""
-        terms = Terms.of(sums)
+        terms = Regressors.of(sums)
         x = terms.at(sums.tokens, sums.parameters)
         most = 1 + sums.reached.shape[-1]
         found = []
@@ -180,14 +180,14 @@ class Saturating:
         return f"tau = {limit:.3g} - {start:.3g} {powers}"
 
 
-LAWS: Sequence[Callable[[Sums], Law]] = (Logit.fit, Linear.fit, Saturating.fit)
+LAWS: Sequence[Callable[[Sums], TauLaw]] = (Logit.fit, Linear.fit, Saturating.fit)
 
 
 @dataclass(frozen=True)
 class Judged:
     """A law, fitted to all points, and its error at those of the most tokens, which a fit without them predicts."""
 
-    law: Law
+    law: TauLaw
     held_out: float
     """Mean relative error at the points of the most tokens."""
     largest: float

@@ -78,7 +78,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedCycles:
     """Cycles in which all rows are live: medians of their seconds, which other work on the machine moves least."""
 
     whole: float
@@ -92,7 +92,7 @@ class Timed:
     """Drafted nodes of a row at each level."""
 
 
-def time_cycles(pipeline: Pipeline, prompts: Sequence[str]) -> Timed:
+def time_cycles(pipeline: Pipeline, prompts: Sequence[str]) -> TimedCycles:
     """Times `CYCLES` cycles of the prompts side by side."""
     nodes = pipeline.parts.nodes
     rows = [pipeline.encode(prompt) for prompt in prompts]
@@ -120,7 +120,7 @@ def time_cycles(pipeline: Pipeline, prompts: Sequence[str]) -> Timed:
             levels.append(torch.bincount(cycle.draft.depth[cycle.draft.valid], minlength=1)[1:].double() / len(rows))
     depth = max(map(len, levels))
     summed = torch.stack([torch.nn.functional.pad(level, (0, depth - len(level))) for level in levels]).sum(0)
-    return Timed(
+    return TimedCycles(
         **{name: median(found) for name, found in seconds.items()},
         passes=max(passes / CYCLES, 1),
         tokens=tokens / CYCLES,

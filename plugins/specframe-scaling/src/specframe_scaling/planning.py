@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specframe import InputError
-from specframe_scaling.laws import Law, Logit
+from specframe_scaling.laws import Logit, TauLaw
 from specframe_scaling.points import Array, Results, Speed, name_of
 from specframe_scaling.resampling import interval
 from specframe_scaling.throughput import cycle_seconds
@@ -17,7 +17,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlannedDrafter:
     """A drafter, its training and the depth of its drafts, and what the laws expect of them."""
 
     size: Size
@@ -37,7 +37,7 @@ class Planner:
     """The results with the law that was chosen, and that of acceptance by depth."""
 
     results: Results
-    law: Law
+    law: TauLaw
     logit: Logit
 
     def depths(self, size: Size, tokens: float) -> Array:
@@ -50,7 +50,7 @@ class Planner:
         found: Array = 1 + shares * (self.law.tau(*place) - 1)
         return found
 
-    def at(self, size: Size, tokens: float, batch: int) -> Choice:
+    def at(self, size: Size, tokens: float, batch: int) -> PlannedDrafter:
         """The best depth of drafts for a size and batch. Raises InputError where the batch was not timed."""
         speed = self.speed(size, batch)
         taus = self.depths(size, tokens)[:, : len(speed.nodes)]
@@ -60,7 +60,7 @@ class Planner:
         best = int(np.argmax([gain[0] for gain in gains]))
         tau, gain = taus[:, best], gains[best]
         low, high = self.results.tokens.min(), self.results.tokens.max()
-        return Choice(
+        return PlannedDrafter(
             size=size,
             tokens=tokens,
             batch=batch,
@@ -86,7 +86,7 @@ class Planner:
         timed = [{s.batch for s in self.results.speeds if (s.layers, s.width) == size} for size in sizes]
         return sorted(set.intersection(*timed)) if timed else []
 
-    def best(self, tokens: Callable[[Size], float], batch: int) -> Choice:
+    def best(self, tokens: Callable[[Size], float], batch: int) -> PlannedDrafter:
         """The choice of the most tokens a second at a batch, given the tokens that each size can be trained on."""
         choices = [self.at(size, tokens(size), batch) for size in self.results.sizes()]
         return max(choices, key=lambda choice: choice.speedup)
@@ -105,7 +105,7 @@ class Planner:
             )
         return lambda size: seconds * self.results.tokens_per_second(size)
 
-    def last_gain(self, choice: Choice) -> float | None:
+    def last_gain(self, choice: PlannedDrafter) -> float | None:
         """The batch beyond which a drafter makes nothing faster, between the timed ones; None where all gain."""
         found = [(batch, self.at(choice.size, choice.tokens, batch).speedup) for batch in self.batches]
         for (less, before), (more, after) in zip([(0, 2.0), *found], found, strict=False):

@@ -8,14 +8,14 @@ import numpy as np
 
 from specframe import InputError
 from specframe.plugin import counted
-from specframe_scaling.laws import Judged, Law, Logit, judge
-from specframe_scaling.planning import Choice, Planner, Size
+from specframe_scaling.laws import Judged, Logit, TauLaw, judge
+from specframe_scaling.planning import PlannedDrafter, Planner, Size
 from specframe_scaling.points import Results
 from specframe_scaling.resampling import interval, resample
 from specframe_scaling.throughput import Knee, predictions
 
 
-class Report:
+class ScalingReport:
     """Results, fitted: what is printed of them."""
 
     def __init__(self, results: Results, choices: int = 200) -> None:
@@ -27,11 +27,11 @@ class Report:
         self.planner = Planner(results, self.law, logit)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> TauLaw:
         """The law of the least error at the points that were held out."""
         return self.judged[0].law
 
-    def named(self, name: str) -> Law:
+    def named(self, name: str) -> TauLaw:
         """The law of a name."""
         return next(each.law for each in self.judged if each.law.name == name)
 
@@ -100,7 +100,7 @@ class Report:
             ]
         )
 
-    def _rest(self, best: Choice, batches: Sequence[int], tokens: object) -> str:
+    def _rest(self, best: PlannedDrafter, batches: Sequence[int], tokens: object) -> str:
         found = [self.planner.at(best.size, best.tokens, batch) for batch in batches]
         others = "; ".join(f"batch {each.batch}: {gain(each)}, {counted(each.depth, 'level')}" for each in found)
         last = self.planner.last_gain(best)
@@ -126,13 +126,13 @@ def count(tokens: float) -> str:
     return f"{tokens:.0f}"
 
 
-def taus(choice: Choice) -> str:
+def taus(choice: PlannedDrafter) -> str:
     """Tau and its interval."""
     low, high = choice.tau_interval
     return f"{choice.tau:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def gain(choice: Choice) -> str:
+def gain(choice: PlannedDrafter) -> str:
     """The speedup and its interval."""
     low, high = choice.speedup_interval
     return f"{choice.speedup:.2f} x [{low:.2f}, {high:.2f}]"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from specframe import SpecframeError
 from specframe.plugin import make_folder
-from specframe_scaling.grid import Grid, Trunk
+from specframe_scaling.grid import SweepGrid, Trunk
 
 LOG = "train.log"
 WARMUP = 10
@@ -24,7 +24,7 @@ class Sweep:
 
     recipe: str
     changes: Sequence[str]
-    grid: Grid
+    grid: SweepGrid
     out: Path
 
     def command(self, trunk: Trunk) -> list[str]:

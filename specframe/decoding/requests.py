@@ -159,7 +159,8 @@ def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
     guides = [[each for each in own if isinstance(each, BanningProcessor)] for own in processors]
     if draft.levels == 0 or not any(guides):
         return draft
-    parts = zip(*(part.tolist() for part in (draft.tokens, draft.parent, draft.valid, draft.draw)), strict=True)
+    fields = torch.stack([draft.tokens, draft.parent, draft.valid.long(), draft.draw.long()], 1)  # one copy to the host
+    parts: list[list[list[int]]] = fields.tolist()
     kept, whole = list[list[int]](), True
     for entry, own, (tokens, parents, valid, draws) in zip(entries, guides, parts, strict=True):
         allowed = [guide.allows(entry.text, tokens, parents) for guide in own]

@@ -14,9 +14,11 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 
     `values.to(device)` makes the host wait for a GPU, until all that it was asked before is done.
     """
-    if device is None or device.type != "cuda":
-        return values if device is None else values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
+    if device is None:
+        return values
+    if device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def numbers_like(tensor: Tensor, values: Any) -> Tensor:

@@ -174,7 +174,7 @@ def _only(tree: TokenTree, kept: Sequence[Sequence[int]]) -> TokenTree:
             depths.append(depths[up] + 1 if depths else 0)
         levels = max(levels, *depths)
         rows.append([(*node, 1) for node in zip(nodes, above, strict=True)] + [(0, 0, 0)] * (width - len(nodes)))
-    chosen, parent, valid = tree.parent.new_tensor(rows).unbind(-1)  # [B, N]
+    chosen, parent, valid = numbers_like(tree.parent, rows).unbind(-1)  # [B, N]
     return TokenTree(
         tokens=tree.tokens.gather(1, chosen) * valid,
         parent=parent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
@@ -57,19 +58,21 @@ class InputImage(Strict):
         return self.image_url
 
 
-KINDS = {"image_url": "an image", "input_image": "an input image"}
+def tagger(kinds: Mapping[str, str], otherwise: str) -> Callable[[Any], str]:
+    """A function that names what a part or an item is by its `type`: one of `kinds`, else `otherwise`."""
 
+    def name(part: Any) -> str:
+        kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+        return kinds.get(str(kind), otherwise)
 
-def _kind(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return KINDS.get(str(kind), "a text")
+    return name
 
 
 Part = Annotated[  # tags that are no fields' names
     Annotated[TextPart, Tag("a text")]
     | Annotated[ImagePart, Tag("an image")]
     | Annotated[InputImage, Tag("an input image")],
-    Discriminator(_kind),
+    Discriminator(tagger({"image_url": "an image", "input_image": "an input image"}, "a text")),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from specframe_serve.errors import ApiError
-from specframe_serve.messages import PROMPTS, Empty, Message, TextPart
+from specframe_serve.messages import PROMPTS, Empty, Message, TextPart, tagger
 from specframe_serve.protocol import ChatRequest, Count, Whole
 from specframe_serve.structured import Strict, TextFormat
 from specframe_serve.tools import TOOLS, CalledFunction, Function, Name, NamedFunction, NamedTool, Tool, ToolCall
@@ -60,19 +60,11 @@ class ResultItem(Strict):
         return Message(role="tool", content=text, tool_call_id=self.call_id)
 
 
-KINDS = {"function_call": "a call", "function_call_output": "a result"}
-
-
-def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return KINDS.get(str(kind), "a message")
-
-
 Item = Annotated[  # tags that are no fields' names
     Annotated[MessageItem, Tag("a message")]
     | Annotated[CallItem, Tag("a call")]
     | Annotated[ResultItem, Tag("a result")],
-    Discriminator(_kind),
+    Discriminator(tagger({"function_call": "a call", "function_call_output": "a result"}, "a message")),
 ]
 
 

@@ -22,9 +22,11 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 24, 84, 326
 """Pixels: of the plot's edges."""
 COLOURS = ("one", "two", "three", "four", "five", "six")
 STYLE = """
-  :root { --ground: #fbfbfa; --ink: #1c2024; --quiet: #5f6670; --line: #dfe3e8; --one: #2b6fd9; --two: #d9772b; --three: #2a9d6f; --four: #a04bc4; --five: #b0892a; --six: #c43f5e; }
+  :root { --ground: #fbfbfa; --ink: #1c2024; --quiet: #5f6670; --line: #dfe3e8;
+    --one: #2b6fd9; --two: #d9772b; --three: #2a9d6f; --four: #a04bc4; --five: #b0892a; --six: #c43f5e; }
   @media (prefers-color-scheme: dark) {
-    :root { --ground: #14161a; --ink: #e7e9ec; --quiet: #a0a7b2; --line: #2b3038; --one: #6f9ae0; --two: #f0984f; --three: #4fc795; --four: #c583e0; --five: #d8b65a; --six: #ec7a94; }
+    :root { --ground: #14161a; --ink: #e7e9ec; --quiet: #a0a7b2; --line: #2b3038;
+      --one: #6f9ae0; --two: #f0984f; --three: #4fc795; --four: #c583e0; --five: #d8b65a; --six: #ec7a94; }
   }
   text { fill: var(--ink); font: 13px system-ui, sans-serif; }
   .title { font-size: 16px; font-weight: 650; }
@@ -33,7 +35,7 @@ STYLE = """
   .line { stroke: var(--line); }
   .law { fill: none; stroke-width: 2; }
   .dashed { stroke-dasharray: 5 4; }
-"""  # noqa: E501 - a rule a line
+"""
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ class Session:
         self._alongside = Alongside(parts.drafter, self.clock, parts.threads)
         self._concluding = False  # rows keep their places until the cycle is over
         self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
+        if isinstance(parts.tree, Observer):
+            parts.tree.open(slots, room)
         self._open()
 
     @property
@@ -275,12 +277,16 @@ class Session:
         self._release()
 
     def _open(self) -> None:
-        """Begins with no rows: parts need not know how to keep none, but for a target that reads a prompt ahead."""
+        """Begins with no rows.
+
+        A tree policy keeps what it knows of earlier rows, a target the prompt that it reads ahead; the others need not
+        know how to keep none.
+        """
         claim(self.parts.target, self)
         self._alongside.end()
         self._pause = Pause()
         for part in self._stateful:
-            if part is self.parts.target and self._ahead is not None:
+            if part is self.parts.tree or (part is self.parts.target and self._ahead is not None):
                 part.keep(torch.zeros(0, dtype=torch.int64, device=self._device))
             else:
                 part.open(self.slots, self._room)

@@ -178,7 +178,8 @@ class Observer(Protocol):
     """A part that follows its session: a tree policy, verifier or drafter that decides by earlier cycles.
 
     It keeps its memory per row, as tensors [B, ...], so that a row's tokens depend neither on the other rows nor on a
-    clock. It may use everything it has observed, which was known before the next draw.
+    clock. It may use everything it has observed, which was known before the next draw. A tree policy is opened once
+    in a session, and keeps no rows in between where all have left.
     """
 
     def open(self, slots: int, room: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +13,8 @@ from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
-MOST = 64
-"""Largest number of pairs of a row that wait for a draft, prompts aside."""
+MOST = 16384
+"""Largest number of entries, rows times those of the longest, that wait while no draft is asked for."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,45 @@ class Pending:
     def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
         """Returns the state of all rows, given that of the others and that of these rows now."""
         return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
+
+
+@dataclass(frozen=True)
+class Stash:
+    """Entries of one commit that wait to be taken in; their rows may move and leave until then."""
+
+    rows: Sequence[int | None]  # the session's row of each of the B; None: it has left
+    pairs: tuple[Tensor, ...]  # [B, M, ..] each
+    fresh: list[int]  # how many of the M are a row's
+
+    def moved(self, places: Mapping[int, int]) -> Stash | None:
+        """The same entries after rows moved to these places; None if all of them have left."""
+        rows = [None if row is None else places.get(row) for row in self.rows]
+        return None if set(rows) == {None} else Stash(rows, self.pairs, self.fresh)
+
+
+def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
+    """The entries of several commits by row, each row's in their order: [B, M, ..] each.
+
+    They are of a session's last B rows, `counts` of each.
+    """
+    first = min(row for stash in stashes for row in stash.rows if row is not None)
+    if len(stashes) == 1 and list(stashes[0].rows) == list(range(first, first + len(counts))):
+        return stashes[0].pairs
+    held, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
+    for stash in stashes:
+        for row, fresh in zip(stash.rows, stash.fresh, strict=True):
+            if row is not None:
+                before = held[row - first]
+                places += [(start + entry, row - first, before + entry) for entry in range(fresh)]
+                held[row - first] += fresh
+            start += stash.pairs[0].shape[1]
+    sources, rows, columns = tensor_on(stashes[0].pairs[0].device, list(zip(*places, strict=True)))
+    found = []
+    for parts in zip(*(stash.pairs for stash in stashes), strict=True):
+        wide = parts[0].new_zeros(len(counts), max(counts), *parts[0].shape[2:])
+        wide[rows, columns] = torch.cat([part.flatten(0, 1) for part in parts])[sources]
+        found.append(wide)
+    return tuple(found)
 
 
 class RowSession:
@@ -53,7 +92,9 @@ class RowSession:
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self.draft: list[Blocks] = []  # the root's, and the expansions below it
-        self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None
+        self._stashes: list[Stash] = []
+        self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
+        self._asked, self._idle = False, False  # whether a draft was asked for since the last cycle; whether none was
 
     @property
     def visible(self) -> Tensor:
@@ -93,40 +134,41 @@ class RowSession:
     def commit(self, committed: Committed) -> None:
         """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others.
 
-        They wait for the next draft, together with those stashed before: where a tree policy drafts nothing for some
-        cycles, there is one forward for all of them.
+        They wait for the next draft. Where a tree policy drafts nothing for some cycles there is one forward for all
+        that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
         """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
         longest = max(fresh)
         features = {tap: values[:, :longest] for tap, values in committed.features.items()}
         pairs, fresh = self.entries(self.pairs(committed.tokens[:, :longest], features), committed, fresh)
-        first = 0
-        if self._pending is not None and committed.prompt is None and self._pending[0] == 0:
-            pairs, fresh = _behind(self._pending[1], self._pending[2], pairs, fresh)
-            self._pending = None
-        self.settle()
+        waiting, first, more = self._waiting, 0, fresh
+        if committed.prompt is None:
+            self._idle, self._asked = not self._asked, False
+        else:
+            waiting, first, more = waiting + [0] * len(fresh), len(self.counts), [0] * len(self.counts) + fresh
+        total = [have + new for have, new in zip(waiting, more, strict=True)]
+        if not self._idle or len(total) * max(total) > MOST:
+            self.settle()
+            self._asked, total = False, more
         if committed.prompt is not None:
-            first = len(self.counts)
             self.counts += [0] * len(fresh)
             self._visible = None
             self.join(len(fresh))
-        self._pending = first, pairs, fresh
-        if max(fresh) > MOST and committed.prompt is None:
-            self.settle()
+        self._waiting = total
+        self._stashes.append(Stash(range(first, len(self.counts)), pairs, fresh))
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         chosen = rows.tolist()
-        if self._pending is not None and (self._pending[0] or not chosen):
+        if 0 in self._waiting:
             self.settle()
-        if self._pending is not None:
-            _, pairs, fresh = self._pending
-            fresh = [fresh[row] for row in chosen]
-            self._pending = 0, tuple(part[rows, : max(fresh)] for part in pairs), fresh
+        places = {row: place for place, row in enumerate(chosen)}
+        self._stashes = [moved for stash in self._stashes if (moved := stash.moved(places)) is not None]
+        self._waiting = [self._waiting[row] for row in chosen]
         self.counts = [self.counts[row] for row in chosen]
         self.cache.keep(rows)
         self._visible = None
-        self.draft = [root.keep(rows) for root in self.draft[:1]]
+        self.draft = [] if self._stashes else [root.keep(rows) for root in self.draft[:1]]
         self.leave(rows)
 
     def settle(self) -> None:
@@ -137,15 +179,18 @@ class RowSession:
     @property
     def pending(self) -> Pending | None:
         """The pairs that are to be taken in, if there are any."""
-        if self._pending is None:
+        if not self._stashes:
             return None
-        first, pairs, fresh = self._pending
-        starts = self.counts[first:]
+        first = self._waiting.count(0)
+        starts, fresh = self.counts[first:], self._waiting[first:]
+        pairs = by_row(self._stashes, fresh)
+        self._stashes = [Stash(range(first, len(self.counts)), pairs, fresh)]
         return Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
 
     def settle_by(self, pending: Pending, root: Blocks) -> None:
         """Takes note that pending pairs were taken in, given their rows' root."""
-        self._pending, self._visible = None, None
+        self._stashes, self._waiting = [], [0] * len(self.counts)
+        self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
         self.draft = [self.draft[0].above(root) if pending.first else root]
 
@@ -153,21 +198,3 @@ class RowSession:
         """Sees to it that the cache has this many slots."""
         if slots > self.cache.capacity:
             self.cache.grow(max(2 * self.cache.capacity, max(slots, self.room) + self.spare))
-
-
-def _behind(
-    pairs: tuple[Tensor, ...], counts: list[int], others: tuple[Tensor, ...], more: list[int]
-) -> tuple[tuple[Tensor, ...], list[int]]:
-    """Pairs [B, M, ..], `count` of each row, with others [B, N, ..] behind them; and the rows' new counts."""
-    total = [have + new for have, new in zip(counts, more, strict=True)]
-    if min(counts) == max(counts):
-        return tuple(torch.cat([old[:, : counts[0]], new], 1) for old, new in zip(pairs, others, strict=True)), total
-    device = pairs[0].device
-    rows = torch.arange(len(counts), device=device)[:, None]
-    places = tensor_on(device, counts)[:, None] + torch.arange(others[0].shape[1], device=device)  # [B, N]
-    joined = []
-    for old, new in zip(pairs, others, strict=True):
-        wide = torch.cat([old[:, : max(counts)], torch.zeros_like(new)], 1)
-        wide[rows, places] = new
-        joined.append(wide[:, : max(total)])
-    return tuple(joined), total

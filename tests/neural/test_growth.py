@@ -21,6 +21,7 @@ from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.types import Committed, Context, Prompts, TokenTree
 from specframe.native.draft import NativeDraft
 from specframe.neural import NeuralDrafter
+from specframe.neural.rows import Stash
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
@@ -255,6 +256,6 @@ def test_what_the_kernels_would_misread_is_refused() -> None:
     with pytest.raises(ValueError, match="roots are contiguous int64"):
         one._search(plan, torch.tensor([3.0]))
     search = one._search
-    one._session._pending = (0, (torch.zeros(1, 5, 3 * SIZE),), [5])
+    one._session._stashes = [Stash([0], (torch.zeros(1, 5, 3 * SIZE),), [5])]
     with pytest.raises(ValueError, match="pairs are contiguous"):
         search(plan, torch.tensor([3]))

@@ -212,3 +212,54 @@ def test_no_levels_cost_no_drafter(tmp_path):
 def test_broken_options_are_refused(costs, tmp_path, change, words):
     with pytest.raises(InputError, match=words):
         Goodput(**change({"costs": costs, "depth": 2}, tmp_path))
+
+
+def answered(policy, accepted):
+    """Lets the policy observe a cycle in which a row accepted this many of four drafted levels."""
+    tokens = torch.arange(DEPTH + 1)[None]
+    draft = TokenTree(tokens, tokens - 1, tokens >= 0, torch.zeros_like(tokens), DEPTH)
+    verdict = Verdict(tokens[:, 1:], torch.tensor([accepted]), torch.tensor([0]))
+    policy.observe(cycle_of(draft, verdict, DEPTH + 1))
+
+
+def test_a_new_row_begins_with_what_other_rows_accepted(costs):
+    policy = Goodput(costs=costs, depth=DEPTH)
+    root = torch.zeros(1, dtype=torch.int64)
+    policy.observe(admission(torch.ones(1, 5, dtype=torch.int64)))
+    hopeful = policy.goodput(root)
+    assert int(hopeful.argmax()) == DEPTH
+    for _ in range(400):
+        answered(policy, 0)
+    policy.keep(torch.zeros(0, dtype=torch.int64))  # the only row is done
+    policy.observe(admission(torch.ones(1, 5, dtype=torch.int64)))
+    assert int(policy.goodput(root).argmax()) == 0, "nothing was accepted in the row before"
+    policy.open(1, 64)
+    assert torch.equal(policy.goodput(root), hopeful), "another session knows nothing of it"
+
+
+def test_what_rows_accepted_is_forgotten_slowly(costs):
+    policy = Goodput(costs=costs, depth=DEPTH)
+    root = torch.zeros(1, dtype=torch.int64)
+    policy.observe(admission(torch.ones(1, 5, dtype=torch.int64)))
+    for _ in range(40):
+        answered(policy, 0)
+    idle = cycle_of(TokenTree.root_only(root), Verdict(root[:, None][:, :0], root, root), 2)
+    depths = []
+    for _ in range(2000):
+        policy.observe(idle)
+        depths.append(int(policy.goodput(root).argmax()))
+    assert depths[0] == 0 and depths[-1] == DEPTH and 100 < depths.index(DEPTH) < 1500
+
+
+def test_a_session_whose_rows_have_all_left_goes_on_with_what_the_tree_knows(costs):
+    opened = []
+
+    class Counted(Goodput):
+        def open(self, slots, room):
+            opened.append(slots)
+            super().open(slots, room)
+
+    policy = Counted(costs=costs, depth=2)
+    opened.clear()
+    decoded(lambda target: Parts(target, ModelDrafter.from_model(target.model), policy, Match()), 1)
+    assert opened == [1] and policy._pool is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 
@@ -83,19 +84,17 @@ class Adaptive:
 
     def observe(self, cycle: Cycle) -> None:
         """Counts, level by level, how far the rows' cycles came and whether they went on; new rows start at zero."""
-        draft, verdict = cycle.draft, cycle.verdict
+        verdict = cycle.verdict
         if self._tried is None or self._accepted is None:
             self._tried = self._accepted = torch.zeros(0, self.depth, dtype=torch.float64, device=verdict.length.device)
         if cycle.committed.prompt is not None:
             none = self._tried.new_zeros(len(verdict.length), self.depth)
             self._tried, self._accepted = torch.cat([self._tried, none]), torch.cat([self._accepted, none])
             return
-        level = torch.arange(1, self.depth + 1, device=verdict.length.device)
-        drafted = (draft.depth * draft.valid).amax(1)  # [B]
-        tried = level <= torch.minimum(drafted, verdict.length + 1)[:, None]  # [B, D]
+        tried, accepted = tested(cycle, self.depth)
         fading = 1 - 1 / self.memory
         self._tried = self._tried * fading + tried
-        self._accepted = self._accepted * fading + (level <= verdict.length[:, None])
+        self._accepted = self._accepted * fading + accepted
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
@@ -121,26 +120,48 @@ class Adaptive:
         """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
         return self.tokens(root) / self._costs
 
-    def tokens(self, root: Tensor) -> Tensor:
-        """Expected tokens of a cycle of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
-        shares = self._shares(root)  # [B, D]
+    def tokens(self, root: Tensor, usual: Sequence[float] | None = None) -> Tensor:
+        """Expected tokens of a cycle of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host.
+
+        `usual` is the acceptance of levels that a row has not tested for long, in place of that of the file.
+        """
+        shares = self._shares(root, self._usual if usual is None else usual)  # [B, D]
         return torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
 
-    def _shares(self, root: Tensor) -> Tensor:
+    def _shares(self, root: Tensor, usual: Sequence[float]) -> Tensor:
         """The estimated acceptance of every level, given the one above: [B, D], on the host."""
         if self._tried is None or self._accepted is None:
             nothing = [0.0] * self.depth
             counts = [[nothing, nothing]] * len(root)
         else:
             counts = torch.stack([self._tried, self._accepted], 1).tolist()
-        return torch.tensor([self._estimate(tried, accepted) for tried, accepted in counts], dtype=torch.float64)
+        shares = [estimated(tried, accepted, usual) for tried, accepted in counts]
+        return torch.tensor(shares, dtype=torch.float64)
 
-    def _estimate(self, tried: list[float], accepted: list[float]) -> list[float]:
-        # A level builds on the one above: few numbers, one after the other, are quicker without tensors.
-        shares: list[float] = []
-        for level in range(self.depth):
-            guess, worth = (shares[-1] + RISE * (1 - shares[-1]) if shares else FIRST), GUESSED
-            if level < len(self._usual):
-                guess, worth = self._usual[level], MEASURED
-            shares.append((accepted[level] + worth * guess) / (tried[level] + worth))
-        return shares
+    @property
+    def usual(self) -> Sequence[float]:
+        """The acceptance by level in the file of `specframe profile`; none: there is no file."""
+        return self._usual
+
+
+def tested(cycle: Cycle, depth: int) -> tuple[Tensor, Tensor]:
+    """Returns which of `depth` levels a cycle tested in each row, and which passed: [B, D] bool each."""
+    draft, verdict = cycle.draft, cycle.verdict
+    level = torch.arange(1, depth + 1, device=verdict.length.device)
+    drafted = (draft.depth * draft.valid).amax(1)  # [B]
+    return level <= torch.minimum(drafted, verdict.length + 1)[:, None], level <= verdict.length[:, None]
+
+
+def estimated(tried: Sequence[float], accepted: Sequence[float], usual: Sequence[float]) -> list[float]:
+    """The acceptance of every level, given the one above, by counts of cycles that tested it and that passed.
+
+    `usual` is assumed to begin with, for as many levels as it has.
+    """
+    # A level builds on the one above: few numbers, one after the other, are quicker without tensors.
+    shares: list[float] = []
+    for level in range(len(tried)):
+        guess, worth = (shares[-1] + RISE * (1 - shares[-1]) if shares else FIRST), GUESSED
+        if level < len(usual):
+            guess, worth = usual[level], MEASURED
+        shares.append((accepted[level] + worth * guess) / (tried[level] + worth))
+    return shares

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from specframe import InputError
 from specframe.plugin import Context, Cycle, Draw, Expand, TokenTree, fill
-from specframe_trees.adaptive import Adaptive
+from specframe_trees.adaptive import Adaptive, estimated, tested
 from specframe_trees.costs import read_known
+
+POOLED = 512.0
+"""Number of cycles that the acceptance of all rows looks back."""
 
 
 class Goodput:
@@ -25,7 +28,8 @@ class Goodput:
     estimated as in `adaptive`. The depth of the largest quotient is drafted; it may be 0, plain decoding. So a server
     with few requests speculates, and one that is busy stops where the target's arithmetic is worth more than the
     guesses; behind long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
-    counted by level; the paper takes one rate for all levels, which promises too much of deep drafts.
+    counted by level; the paper takes one rate for all levels, which promises too much of deep drafts. A row begins with
+    the acceptance of all rows so far, those that have left included, so that short answers need not learn it anew.
 
     The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
     deepest row and behind the longest, so that a level for one row costs as much as for all.
@@ -67,17 +71,21 @@ class Goodput:
         for known in sorted(found.values(), key=lambda known: (known.rows, known.context)):
             timed = (known.context, torch.tensor(known.costs, dtype=torch.float64))
             self._timed.setdefault(known.rows, []).append(timed)
-        self._length: Tensor | None = None  # [B] tokens of every row; None: there is none yet
+        self.open(0, 0)
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions."""
         self._rows.open(slots, room)
-        self._length = None
+        self._length: Tensor | None = None  # [B] tokens of every row; None: there is none yet
+        self._pool: Tensor | None = None  # [2, D] discounted tests of each level in all rows, and those that it passed
 
     def observe(self, cycle: Cycle) -> None:
         """Counts, row by row and level by level, how far the cycle came."""
         self._rows.observe(cycle)
         prompt, count = cycle.committed.prompt, cycle.verdict.count
+        if prompt is None:
+            found = torch.stack([part.sum(0) for part in tested(cycle, self._rows.depth)]).double()
+            self._pool = found if self._pool is None else self._pool * (1 - 1 / POOLED) + found
         if prompt is not None:
             joined = prompt.count + count
             self._length = joined if self._length is None else torch.cat([self._length, joined])
@@ -99,7 +107,7 @@ class Goodput:
             rows: [(context, costs[: small._rows.depth + 1]) for context, costs in timed]
             for rows, timed in self._timed.items()
         }
-        small._length = None
+        small.open(0, 0)
         return small
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
@@ -110,11 +118,18 @@ class Goodput:
     def goodput(self, root: Tensor) -> Tensor:
         """Expected tokens per second of all rows of root [B], by depth from 0: [D + 1] float64, on the host."""
         longest = 0.0 if self._length is None else float(self._length.max())
-        return self._rows.tokens(root).sum(0) / self.seconds(len(root), longest)
+        return self._rows.tokens(root, self._usual()).sum(0) / self.seconds(len(root), longest)
 
     def seconds(self, rows: int, context: float = 0.0) -> Tensor:
         """Returns the seconds of a cycle of `rows` rows, the longest of `context` tokens, by depth from 0: [D + 1]."""
         return _read_off([(count, _read_off(timed, context)) for count, timed in self._timed.items()], rows)
+
+    def _usual(self) -> Sequence[float]:
+        """The acceptance that a row begins with, by level."""
+        if self._pool is None:
+            return self._rows.usual
+        tried, accepted = self._pool.tolist()
+        return estimated(tried, accepted, self._rows.usual)
 
 
 def _read_off(timed: Sequence[tuple[float, Tensor]], place: float) -> Tensor:

@@ -37,6 +37,7 @@ OWN_LAYERS = {
     "recipes/long/magicdec.yaml",
     "recipes/long/snapkv.yaml",
     "recipes/long/triforce.yaml",
+    "recipes/long/verified.yaml",
     "recipes/own-layers/del.yaml",
     "recipes/own-layers/swift.yaml",
     "recipes/small/own-layers/kangaroo.yaml",

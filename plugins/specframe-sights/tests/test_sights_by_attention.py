@@ -19,12 +19,15 @@ from specframe.sampling.laws import Sampling
 from specframe.testing import audit, check_drafter, check_plugin
 from specframe_sights.chunks import KeyChunks
 from specframe_sights.snapkv import SnapKV
+from specframe_sights.verified import Verified
 
 SIGHTS = {
     "chunks": lambda: KeyChunks(budget=4, chunk=1, recent=1, every=1),
     "chunks now and then": lambda: KeyChunks(budget=7, chunk=2, recent=1, every=2),
     "snapkv": lambda: SnapKV(budget=3, window=1, pool=1),
     "snapkv of neighbours": lambda: SnapKV(budget=4, window=2, pool=3),
+    "verified": lambda: Verified(budget=3, chunk=1, recent=1),
+    "verified chunks": lambda: Verified(budget=6, chunk=2, recent=2),
 }
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2], [4], [5, 6, 7, 8], [9, 9], [2, 4, 6], [8]]
 
@@ -49,7 +52,7 @@ def test_every_text_has_the_probability_that_the_target_gives_it(sight, verifier
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("sight", ["chunks", "snapkv"])
+@pytest.mark.parametrize("sight", ["chunks", "snapkv", "verified"])
 def test_it_keeps_the_contract_of_drafters(sight):
     check_drafter(lambda: OwnLayers(sight=SIGHTS[sight]()), target=tiny)
 
@@ -88,8 +91,9 @@ class Peeking(OwnLayers):
 
 def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
     tree = Chain(depth=1, draw=Draw.IID)
-    assert not audit(lambda: OwnLayers(sight=SIGHTS["chunks"]()), tree, target=tiny).findings
-    assert audit(lambda: Peeking(sight=SIGHTS["chunks"]()), tree, target=tiny).findings
+    for sight in ("chunks", "verified"):
+        assert not audit(lambda sight=sight: OwnLayers(sight=SIGHTS[sight]()), tree, target=tiny).findings
+        assert audit(lambda sight=sight: Peeking(sight=SIGHTS[sight]()), tree, target=tiny).findings
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,8 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
         (lambda: SnapKV(budget=32), "does not exceed the window"),
         (lambda: SnapKV(window=33), "1 to 32 queries"),
         (lambda: SnapKV(pool=4), "odd"),
+        (lambda: Verified(budget=79), r"less than recent \+ 2 \* chunk = 80"),
+        (lambda: Verified(recent=0), "at least 1, not 8 and 0"),
     ],
 )
 def test_wrong_options_are_refused(build_sight, words):

@@ -12,6 +12,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.kernel.layers import LayerChoice
 from specframe_sights.chunks import KeyChunks
 from specframe_sights.snapkv import SnapKV
+from specframe_sights.verified import Verified
 from tests.components.targets.models import accept, batch, random_tree
 from tests.components.targets.test_layers import BROAD
 
@@ -136,3 +137,32 @@ def test_a_target_that_shows_no_queries_is_refused(build):
     target._taps._attention = dict.fromkeys(target._taps._attention)
     with pytest.raises(CompositionError, match="needs queries, which the target's attention does not show"):
         OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)).bind(target)
+
+
+@torch.no_grad()
+def test_verified_sees_what_the_committed_tokens_attend_to(build):
+    """Behind ragged prompts, and behind a verification that accepts paths of several lengths."""
+    target = HFTarget.from_model(build("llama"))
+    sight = Verified(budget=7, chunk=2, recent=3)
+    root, asked = opened(target, sight), [len(prompt) for prompt in LONG]
+    for step in range(2):
+        memory = target.memory()
+        found = sight.choose(memory).slots
+        for row, count in enumerate(memory.counts):
+            end = max(0, count - 3) // 2
+            fit = min((7 - (count - 2 * end)) // 2, end)
+            for layer in range(3):
+                for head in range(2):
+                    means = memory.keys[layer, row, head, : 2 * end].unflatten(0, (end, 2)).mean(1)
+                    votes = torch.zeros(end, dtype=means.dtype)
+                    for query in memory.queries[layer, row, 2 * head : 2 * head + 2, -asked[row] :].flatten(0, 1):
+                        votes += (means @ query).softmax(0) if end else 0
+                    best = [0, *[c for c in votes.argsort(descending=True).tolist() if c]][:fit]
+                    wanted = sorted(2 * c + i for c in best for i in range(2)) + list(range(2 * end, count))
+                    listed = found[layer, row, head].tolist()
+                    assert listed == wanted + [-1] * (len(listed) - len(wanted))
+        if step == 0:
+            tree = random_tree(root, [[1, 2, 3]] * 3, 6, torch.Generator().manual_seed(4))
+            committed = target.commit(tree, accept(tree, target.score(tree).logits))
+            asked = committed.count.tolist()
+            sight.commit(committed, memory)

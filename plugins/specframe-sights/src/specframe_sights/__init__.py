@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the sights `window`, `chunks` and `snapkv`."""
+    """Registers the sights `window`, `chunks`, `snapkv` and `verified`."""
     register(
         "sight",
         "window",
@@ -25,4 +25,10 @@ def specframe_register(register: Register) -> None:
         "snapkv",
         "specframe_sights.snapkv:SnapKV",
         summary="SnapKV: the tokens that the end of the prompt looks at",
+    )
+    register(
+        "sight",
+        "verified",
+        "specframe_sights.verified:Verified",
+        summary="SparseSpec, SpecAttn: what the last verification attended to most, chosen anew every cycle",
     )

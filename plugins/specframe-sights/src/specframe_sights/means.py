@@ -1,0 +1,61 @@
+"""Means of the keys of a text's pieces, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe.plugin import CommittedMemory
+
+
+class MeanKeys:
+    """The mean key of every whole piece of the rows' texts, for each layer and head of keys.
+
+    Args:
+        size: tokens of a piece; piece i begins at token i * size.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._means = torch.zeros(0)  # [layers, slots, heads of keys, pieces, D]
+        self._known: list[int] = []  # pieces of each row whose means are known
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._means, self._known = torch.zeros(0), []
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        if self._known:
+            self._means[:, : len(rows)] = self._means[:, rows]
+            self._known = [self._known[row] for row in rows.tolist()]
+
+    def of(self, memory: CommittedMemory, rows: Sequence[int], wanted: Sequence[int], slots: int) -> Tensor:
+        """The means of the first `wanted` pieces of each of these rows, of at most `slots`: [layers, R, heads, C, D].
+
+        Behind a row's own pieces stands anything. Rows that are new follow the others.
+        """
+        keys, size = memory.keys, self._size
+        if size == 1:
+            return keys[:, _few(rows), :, : max(*wanted, 1)]
+        self._known += [0] * (max(rows) + 1 - len(self._known))
+        begin, end = min(self._known[row] for row in rows), max(wanted)
+        if len(self._means) != len(keys) or self._means.shape[3] < end:
+            more = keys.new_zeros(len(keys), slots, keys.shape[2], keys.shape[3] // size, keys.shape[4])
+            if len(self._means) == len(keys):
+                more[:, :, :, : self._means.shape[3]] = self._means
+            self._means = more
+        which = _few(rows)
+        if end > begin:
+            fresh = keys[:, which, :, begin * size : end * size].unflatten(3, (end - begin, size))
+            self._means[:, which, :, begin:end] = fresh.mean(4)
+        for row, known in zip(rows, wanted, strict=True):
+            self._known[row] = known
+        return self._means[:, which, :, : max(end, 1)]
+
+
+def _few(rows: Sequence[int]) -> slice | list[int]:
+    """The rows as an index that copies nothing where they follow each other."""
+    return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] + 1 == len(rows) else list(rows)

@@ -89,7 +89,7 @@ def report_next(command: str | None, words: Iterable[str]) -> None:
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
-    """The plan to decode by, and its target: `model`, `quantize`; `asked` and `reason` of one that was replaced.
+    """The plan to decode by, and its `chosen_target`, with `asked` and `reason` of one that was replaced.
 
     A model of the zoo that has to be fetched and cannot be reached gives way to `target.otherwise`; the drafter's
     weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
@@ -114,9 +114,10 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
 
 
 def chosen_target(plan: Plan) -> dict[str, Any]:
-    """Returns the target's settings in a plan: `model`, and `quantize` where its weights are rounded to fewer bits."""
+    """The target's settings in a plan: `model`, and `quantize` and `cache`, to whose bits it is rounded, if any."""
     target = plan.parts["target"]
-    found = {"model": target.options.get("model") or target.entry.name, "quantize": target.options.get("quantize")}
+    found = {"model": target.options.get("model") or target.entry.name}
+    found |= {name: target.options.get(name) for name in ("quantize", "cache")}
     return {name: value for name, value in found.items() if value}
 
 
@@ -152,6 +153,8 @@ def require_template(plan: Plan) -> None:
 
 def describe_target(chosen: dict[str, Any]) -> str:
     """The first line of a run."""
-    rounded = f", quantized to {chosen['quantize']}: its distribution is the one kept" if "quantize" in chosen else ""
+    rounded = f", quantized to {chosen['quantize']}" if "quantize" in chosen else ""
+    rounded += f", keys and values in {chosen['cache']}" if "cache" in chosen else ""
+    rounded += ": its distribution is the one kept" if rounded else ""
     because = f", because {chosen['reason']}" if "reason" in chosen else ""
     return f"target: {chosen['model']}{rounded}{because}"

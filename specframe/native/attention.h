@@ -7,16 +7,11 @@
 
 #include <vector>
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
-#include "gemm.h"
+#include "memory.h"
 
 namespace {
 
 constexpr int64_t KEYS = 8;         // whose products are added at once: one takes several cycles
-constexpr int64_t HEAD = 256;       // the largest head
 constexpr int64_t AHEAD = 128;       // slots: how far ahead of what is computed memory is fetched
 constexpr int SHARED = LANE == 16 ? 6 : 3, CHUNK = 4;  // queries that read a value once, and its lanes at a time
 
@@ -64,11 +59,13 @@ inline Vector exponential(Vector x) {
 }
 
 // The shares [count, WIDTH] of each query's keys, not yet divided by their totals, which are returned in `total`.
-template <int WIDTH>
-void weigh(const float* const* query, int64_t queries, int64_t size, float scale, const float* keys, const View& view,
-           float* shares, float* total) {
+template <int WIDTH, typename Memory>
+void weigh(const float* const* query, int64_t queries, float scale, const Memory& memory, const View& view, float* shares,
+           float* total) {
   using Vector = typename Floats<WIDTH>::type;
+  const int64_t size = memory.size;
   alignas(64) float turned[HEAD * WIDTH];  // [size, WIDTH]
+  alignas(64) float wide[Memory::WIDENS ? KEYS * HEAD : LANE];
   for (int64_t j = 0; j < size; ++j)
     for (int64_t q = 0; q < WIDTH; ++q) turned[j * WIDTH + q] = q < queries ? query[q][j] * scale : 0.f;
   const auto place = [](float* at, int64_t i) -> Vector& { return *reinterpret_cast<Vector*>(at + i * WIDTH); };
@@ -76,7 +73,7 @@ void weigh(const float* const* query, int64_t queries, int64_t size, float scale
   for (int64_t i = 0; i < view.count; i += KEYS) {
     Vector products[KEYS] = {};
     const float* key[KEYS];
-    for (int64_t k = 0; k < KEYS; ++k) key[k] = keys + view.slots[i + k] * size;
+    for (int64_t k = 0; k < KEYS; ++k) key[k] = memory.key(view.slots[i + k], wide + k * size);
     for (int64_t j = 0; j < size; ++j) {
       const Vector numbers = place(turned, j);
       for (int64_t k = 0; k < KEYS; ++k) products[k] += numbers * key[k][j];
@@ -101,12 +98,13 @@ void weigh(const float* const* query, int64_t queries, int64_t size, float scale
 }
 
 // Adds up LANES lanes of the values, from `at` on, for COUNT queries from `first` on.
-template <int COUNT, int LANES>
-void gather(const float* values, int64_t size, int64_t at, const View& view, const float* shares, int64_t width,
-            int64_t first, const float* total, float* const* out) {
+template <typename Memory, int COUNT, int LANES>
+void gather(const Memory& memory, int64_t at, const View& view, const float* shares, int64_t width, int64_t first,
+            const float* total, float* const* out) {
   Lane sums[COUNT][LANES] = {};
   for (int64_t i = 0; i < view.count; ++i) {
-    const Lane* value = reinterpret_cast<const Lane*>(values + view.slots[i] * size + at);
+    Lane value[LANES];
+    for (int j = 0; j < LANES; ++j) value[j] = memory.value(view.slots[i], at + LANE * j);
     for (int q = 0; q < COUNT; ++q)
       for (int j = 0; j < LANES; ++j) sums[q][j] += value[j] * shares[i * width + first + q];
   }
@@ -115,24 +113,27 @@ void gather(const float* values, int64_t size, int64_t at, const View& view, con
       *reinterpret_cast<Lane*>(out[first + q] + at + LANE * j) = sums[q][j] / total[first + q];
 }
 
-using Gather = void (*)(const float*, int64_t, int64_t, const View&, const float*, int64_t, int64_t, const float*, float* const*);
-#define OF(COUNT) {gather<COUNT, 1>, gather<COUNT, 2>, gather<COUNT, 3>, gather<COUNT, 4>}
-constexpr Gather GATHER[][CHUNK] = {OF(1), OF(2), OF(3),
+template <typename Memory>
+struct Gathers {
+  using Gather = void (*)(const Memory&, int64_t, const View&, const float*, int64_t, int64_t, const float*, float* const*);
+#define OF(COUNT) {gather<Memory, COUNT, 1>, gather<Memory, COUNT, 2>, gather<Memory, COUNT, 3>, gather<Memory, COUNT, 4>}
+  static constexpr Gather OF_COUNT[][CHUNK] = {OF(1), OF(2), OF(3),
 #ifdef __AVX512F__
-                                    OF(4), OF(5), OF(6),
+                                               OF(4), OF(5), OF(6),
 #endif
-};
+  };
 #undef OF
+};
 
 #ifdef __AVX512F__
 
 constexpr int64_t FEW = 4, TURNED = 2;  // queries whose keys are turned, and LANE keys at once so many times
 
 // Four numbers of LANE keys, turned: `to[i]` has number i of each.
-inline void turn(const float* keys, const int32_t* slots, int64_t size, Lane (&to)[4]) {
+inline void turn(const float* const* key, int64_t at, Lane (&to)[4]) {
   __m512 quads[4];  // of keys r, r + 4, r + 8, r + 12
   for (int r = 0; r < 4; ++r) {
-    const auto four = [&](int part) { return _mm_loadu_ps(keys + slots[r + 4 * part] * size); };
+    const auto four = [&](int part) { return _mm_loadu_ps(key[r + 4 * part] + at); };
     quads[r] = _mm512_castps128_ps512(four(0));
     quads[r] = _mm512_mask_broadcast_f32x4(quads[r], 0x00f0, four(1));
     quads[r] = _mm512_mask_broadcast_f32x4(quads[r], 0x0f00, four(2));
@@ -149,9 +150,10 @@ inline void turn(const float* keys, const int32_t* slots, int64_t size, Lane (&t
 }
 
 // The shares of COUNT queries' keys, [COUNT, line], not yet divided by their totals: a vector has a query's LANE keys.
-template <int COUNT>
-void weigh_few(const float* const* query, int64_t size, float scale, const float* keys, const View& view, float* shares,
-               int64_t line) {
+template <int COUNT, typename Memory>
+void weigh_few(const float* const* query, float scale, const Memory& memory, const View& view, float* shares, int64_t line) {
+  const int64_t size = memory.size;
+  alignas(64) float wide[Memory::WIDENS ? TURNED * LANE * HEAD : LANE];
   alignas(64) float numbers[HEAD][COUNT];
   for (int64_t j = 0; j < size; ++j)
     for (int q = 0; q < COUNT; ++q) numbers[j][q] = query[q][j] * scale;
@@ -159,16 +161,15 @@ void weigh_few(const float* const* query, int64_t size, float scale, const float
   for (int64_t i = 0; i < view.count; i += TURNED * LANE) {
     Lane products[COUNT][TURNED] = {};
     const int32_t* slots = view.slots.data() + i;
-    // Where keys follow each other, as they mostly do: from memory into the second-level cache, and from there into the
-    // first, since a vector of LANE keys otherwise waits for more lines at once than a core can ask for.
-    const float *later = keys + slots[AHEAD - TURNED * LANE] * size, *next = keys + slots[TURNED * LANE] * size;
+    const float* key[TURNED * LANE];
+    for (int64_t k = 0; k < TURNED * LANE; ++k) key[k] = memory.key(slots[k], wide + k * size);
     for (int64_t j = 0; j < size; j += 4) {
-      for (int64_t at = 2 * j * LANE; at < (2 * j + 8) * LANE; at += LANE) {
-        __builtin_prefetch(later + at, 0, 2);
-        __builtin_prefetch(next + at, 0, 3);
-      }
+      // Where keys follow each other, as they mostly do: from memory into the second-level cache, and from there into the
+      // first, since a vector of LANE keys otherwise waits for more lines at once than a core can ask for.
+      memory.template fetch<2>(slots[AHEAD - TURNED * LANE], TURNED * LANE * j, TURNED * LANE * 4);
+      memory.template fetch<3>(slots[TURNED * LANE], TURNED * LANE * j, TURNED * LANE * 4);
       Lane turned[TURNED][4];
-      for (int t = 0; t < TURNED; ++t) turn(keys + j, slots + t * LANE, size, turned[t]);
+      for (int t = 0; t < TURNED; ++t) turn(key + t * LANE, j, turned[t]);
       for (int k = 0; k < 4; ++k)
         for (int q = 0; q < COUNT; ++q)
           for (int t = 0; t < TURNED; ++t) products[q][t] += numbers[j + k][q] * turned[t][k];
@@ -190,14 +191,13 @@ void weigh_few(const float* const* query, int64_t size, float scale, const float
 }
 
 // Adds up LANES lanes of the values, from `at` on, and the shares themselves, slot by slot.
-template <int COUNT, int LANES>
-void gather_few(const float* values, int64_t size, int64_t at, const View& view, const float* shares, int64_t line,
-                float* const* out) {
+template <typename Memory, int COUNT, int LANES>
+void gather_few(const Memory& memory, int64_t at, const View& view, const float* shares, int64_t line, float* const* out) {
   Lane sums[COUNT][LANES] = {}, totals[COUNT] = {};
   for (int64_t i = 0; i < view.count; ++i) {
-    const Lane* value = reinterpret_cast<const Lane*>(values + view.slots[i] * size + at);
-    const float* later = values + view.slots[i + AHEAD - 1] * size + at;
-    for (int j = 0; j < LANES; ++j) __builtin_prefetch(later + LANE * j);
+    Lane value[LANES];
+    for (int j = 0; j < LANES; ++j) value[j] = memory.value(view.slots[i], at + LANE * j);
+    memory.fetch_value(view.slots[i + AHEAD - 1], at, LANE * LANES);
     for (int q = 0; q < COUNT; ++q) {
       totals[q] += shares[q * line + i];
       for (int j = 0; j < LANES; ++j) sums[q][j] += value[j] * shares[q * line + i];
@@ -208,36 +208,39 @@ void gather_few(const float* values, int64_t size, int64_t at, const View& view,
 }
 
 // The same as `attend` gives, bit for bit, for COUNT queries.
-template <int COUNT>
-void attend_few(const float* const* query, float* const* out, int64_t size, float scale, const float* keys,
-                const float* values, const View& view, float* shares) {
+template <typename Memory, int COUNT>
+void attend_few(const float* const* query, float* const* out, float scale, const Memory& memory, const View& view,
+                float* shares) {
   const int64_t line = (view.count + TURNED * LANE - 1) / (TURNED * LANE) * (TURNED * LANE);
-  weigh_few<COUNT>(query, size, scale, keys, view, shares, line);
-  constexpr decltype(&gather_few<COUNT, 1>) GATHERS[] = {gather_few<COUNT, 1>, gather_few<COUNT, 2>, gather_few<COUNT, 3>,
-                                                         gather_few<COUNT, 4>};
-  for (int64_t at = 0; at < size; at += CHUNK * LANE)
-    GATHERS[std::min<int64_t>(CHUNK, (size - at) / LANE) - 1](values, size, at, view, shares, line, out);
+  weigh_few<COUNT>(query, scale, memory, view, shares, line);
+  constexpr decltype(&gather_few<Memory, COUNT, 1>) GATHERS[] = {gather_few<Memory, COUNT, 1>, gather_few<Memory, COUNT, 2>,
+                                                                 gather_few<Memory, COUNT, 3>, gather_few<Memory, COUNT, 4>};
+  for (int64_t at = 0; at < memory.size; at += CHUNK * LANE)
+    GATHERS[std::min<int64_t>(CHUNK, (memory.size - at) / LANE) - 1](memory, at, view, shares, line, out);
 }
-
-constexpr decltype(&attend_few<1>) ATTEND_FEW[] = {attend_few<1>, attend_few<2>, attend_few<3>, attend_few<4>};
 
 #endif
 
-// Attention of up to LANE queries over one head's keys and values [slots, size]; size is a multiple of 16, HEAD at most.
-// `shares` has room for LANE numbers of every slot seen and of 2 LANE more.
-inline void attend(const float* const* query, float* const* out, int64_t queries, int64_t size, float scale, const float* keys,
-                   const float* values, const View& view, float* shares) {
+// Attention of up to LANE queries over one head's keys and values; `shares` has room for LANE numbers of every slot seen and
+// of 2 LANE more.
+template <typename Memory>
+inline void attend(const float* const* query, float* const* out, int64_t queries, float scale, const Memory& memory,
+                   const View& view, float* shares) {
 #ifdef __AVX512F__
-  if (queries <= FEW) return ATTEND_FEW[queries - 1](query, out, size, scale, keys, values, view, shares);
+  constexpr decltype(&attend_few<Memory, 1>) ATTEND_FEW[] = {attend_few<Memory, 1>, attend_few<Memory, 2>,
+                                                             attend_few<Memory, 3>, attend_few<Memory, 4>};
+  if (queries <= FEW) return ATTEND_FEW[queries - 1](query, out, scale, memory, view, shares);
 #endif
   alignas(64) float total[LANE];
   const int64_t width = queries <= 4 ? 4 : queries <= 8 ? 8 : LANE;
-  (width == 4 ? weigh<4> : width == 8 ? weigh<8> : weigh<LANE>)(query, queries, size, scale, keys, view, shares, total);
+  (width == 4 ? weigh<4, Memory> : width == 8 ? weigh<8, Memory> : weigh<LANE, Memory>)(query, queries, scale, memory, view,
+                                                                                        shares, total);
   const int64_t share = equal_share(queries, SHARED);
   for (int64_t first = 0; first < queries; first += share)
-    for (int64_t at = 0; at < size; at += CHUNK * LANE) {
-      const int64_t lanes = std::min<int64_t>(CHUNK, (size - at) / LANE);
-      GATHER[std::min(share, queries - first) - 1][lanes - 1](values, size, at, view, shares, width, first, total, out);
+    for (int64_t at = 0; at < memory.size; at += CHUNK * LANE) {
+      const int64_t lanes = std::min<int64_t>(CHUNK, (memory.size - at) / LANE);
+      Gathers<Memory>::OF_COUNT[std::min(share, queries - first) - 1][lanes - 1](memory, at, view, shares, width, first,
+                                                                                 total, out);
     }
 }
 

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 
-def check_numbers(tensors: Iterable[Tensor]) -> None:
-    """Raises ValueError for a tensor that is not contiguous, in float32 and on a CPU."""
+def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> None:
+    """Raises ValueError for a tensor that is not contiguous, in a dtype and on a CPU."""
     for tensor in tensors:
-        if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
+        if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
             how = "contiguous" if tensor.is_contiguous() else "not contiguous"
+            name = str(dtype).removeprefix("torch.")
             raise ValueError(
-                f"the native passes take contiguous float32 on a CPU, not {tensor.dtype} on {tensor.device}, {how}"
+                f"the native passes take contiguous {name} on a CPU, not {tensor.dtype} on {tensor.device}, {how}"
             )
 
 

@@ -23,7 +23,8 @@ from specframe.kernel.folders import cache_folder
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(
-    Path(__file__).with_name(f"{name}.h") for name in ("gemm", "attention", "team", "topk", "search", "lstm", "draft")
+    Path(__file__).with_name(f"{name}.h")
+    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft")
 )
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
@@ -70,6 +71,7 @@ class Batch(Structure):
         *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
         *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
         ("queries", c_void_p),
+        ("halves", c_int64),
     )
 
 

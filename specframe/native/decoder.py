@@ -34,18 +34,20 @@ class KeysAndValues(Protocol):
 
 
 class PackedLayers:
-    """The layers of a decoder of bfloat16 or float32, or that was quantized, over a cache in float32.
+    """The layers of a decoder of bfloat16 or float32, or that was quantized, over a cache in float32 or bfloat16.
 
-    Hidden states are float32. A position's result does not depend on the others that it does not see: see
-    `passes.cpp`.
+    Hidden states are float32. Keys and values are rounded to the cache's dtype where they are written. A position's
+    result does not depend on the others that it does not see: see `passes.cpp`.
     """
 
-    def __init__(self, config: Any, rotary: nn.Module, layers: Sequence[Any]) -> None:
+    def __init__(
+        self, config: Any, rotary: nn.Module, layers: Sequence[Any], cache: torch.dtype = torch.float32
+    ) -> None:
         """Packs layers for which `unlike` and `odd_outputs` find no reason.
 
         Quantized matrices then share their storage with the native passes; others are copied. A layer may have an
         identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by side, each
-        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's.
+        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values.
         """
         self._kept: list[Tensor | QuantizedLinear] = []
         attention = layers[0].self_attn
@@ -65,7 +67,8 @@ class PackedLayers:
         self._rotary = rotary
         self.records = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
         """The layers as the kernels take them."""
-        self._sample = torch.empty(0, groups, 1, size)  # a sample of keys and values
+        self.cache = cache
+        self._sample = torch.empty(0, groups, 1, size, dtype=cache)  # a sample of keys and values
         self._angles = torch.empty(2, 0, 0)  # [2, positions, rotary / 2]: cosine, sine
 
     def run(
@@ -104,6 +107,7 @@ class PackedLayers:
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
             queries=ctypes.addressof(queries),
+            halves=blocks.dtype == torch.bfloat16,
         )
         if isinstance(sight, Tree):
             seen, other = sight.sees.contiguous(), sight.length.contiguous()
@@ -138,7 +142,6 @@ class PackedLayers:
         Raises ValueError for a cache of other layers, or one with fewer slots.
         """
         blocks = cache.storage(self._sample)
-        check_numbers((blocks,))
         self._check_memory(blocks)
         check_room("slots", 0, end, blocks.shape[3])
         return blocks, self._angles_to(end)
@@ -149,7 +152,8 @@ class PackedLayers:
         return (ctypes.c_void_p * len(places))(*(None if place is None else place.data_ptr() for place in places))
 
     def _check_memory(self, blocks: Tensor) -> None:
-        """Raises ValueError for a cache of other layers or heads than these."""
+        """Raises ValueError for a cache of another dtype, or of other layers or heads, than these."""
+        check_numbers((blocks,), self.cache)
         memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
         if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
             raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
@@ -168,7 +172,7 @@ class PackedLayers:
         Raises ValueError for tensors that the kernels would read or write beyond, or take for something else.
         """
         rows, nodes = hidden.shape[:2]
-        check_numbers((hidden, blocks, *taps.values()))
+        check_numbers((hidden, *taps.values()))
         widths = {"layer": self.shape.width, "query": self.shape.heads * self.shape.head_size}
         shapes = [(tensor, widths[name.partition(".")[0]]) for name, tensor in taps.items()]
         if any(tensor.shape != (rows, nodes, wide) for tensor, wide in [(hidden, self.shape.width), *shapes]):

@@ -51,6 +51,8 @@ struct Batch {
   int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
   float* const* queries;       // [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null
 
+  int64_t halves;              // whether the cache is of bfloat16, else of float32
+
   int64_t lists() const { return listed ? list_layers * list_heads : 1; }
   // The number of the list of a layer and a head of keys.
   int64_t list_of(int64_t layer, int64_t head) const {
@@ -196,13 +198,19 @@ extern "C" void specframe_normalize(const float* from, const float* weight, floa
 // weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
 // `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
 // Returns 0, or 1 where there is no memory; nothing has then been written.
-extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
+extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
                                 const float* ending, float* const* taps, const uint8_t* runs) try {
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
   const int64_t line = queries + 2 * keys, most = b.width + b.list_slots, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
-  const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
+  const auto with_memory = [&](int64_t layer, int64_t row, int64_t head, auto use) {
+    const int64_t stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * stride;
+    const int64_t keys = 2 * layer * plane + (row * s.kv_heads + head) * stride;
+    const auto of = [&](auto* all) { use(Numbers<std::remove_pointer_t<decltype(all)>>{all + keys, all + keys + plane, s.head_size}); };
+    if (b.halves) of(static_cast<uint16_t*>(cache));
+    else of(static_cast<float*>(cache));
+  };
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
   const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
@@ -229,7 +237,6 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
     });
     for (int64_t l = 0; l < (full ? 0 : s.layers); ++l) {
       const Layer& layer = layers[l];
-      float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
       if (!runs || runs[l] & 1) {
         worker.share(rows, [&](int64_t row) {
           float *state = hidden + row * s.width, *normed = values + (b.embeddings ? s.width : 0);
@@ -251,15 +258,13 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
           }
           if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + row * queries, at, queries * sizeof(float));
           for (int64_t h = 0; h < s.kv_heads; ++h) {
-            const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
-            std::memcpy(key_plane + place, at + queries + h * s.head_size, s.head_size * sizeof(float));
-            std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
+            const float* key = at + queries + h * s.head_size;
+            with_memory(l, first, h, [&](const auto& memory) { memory.put(slot, key, key + keys); });
           }
         });
         worker.share(b.rows * s.kv_heads * groups, [&](int64_t item) {
           const int64_t at = item % (b.rows * groups), row = at / groups, h = item / (b.rows * groups);
           const int64_t first = at % groups * together, count = std::min(together, asking - first);
-          const int64_t place = ((b.first + row) * s.kv_heads + h) * head_stride;
           const float* query[LANE];
           float* out[LANE];
           for (int64_t q = 0; q < count; ++q) {
@@ -268,7 +273,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             out[q] = attended.get() + node * queries + head * s.head_size;
           }
           const View& view = views[b.list_of(l, h) * b.rows * groups + at];
-          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, view, shares);
+          with_memory(l, b.first + row, h, [&](const auto& memory) { attend(query, out, count, s.scale, memory, view, shares); });
         });
         worker.share(rows, [&](int64_t row) {
           codes.set(row, attended.get() + row * queries, queries);

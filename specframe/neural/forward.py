@@ -74,6 +74,10 @@ class Forward(Protocol):
     def widths(self) -> Callable[[int], int] | None:
         """Function from the number of slots needed to the number that its memory has; None: any number is possible."""
 
+    @property
+    def cache(self) -> str | None:
+        """The form in which it keeps keys and values; None: the one in which it computes them."""
+
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the pass. Keys and values are written into the memory, at the slots that the sight names."""
 
@@ -134,7 +138,7 @@ class GroupedForward:
         embed: Callable[[Tensor], Tensor],
         end: Callable[[Pass, Tensor, SlotCache], Tensor],
     ) -> None:
-        self.head, self.windows, self.widths = inner.head, inner.windows, inner.widths
+        self.head, self.windows, self.widths, self.cache = inner.head, inner.windows, inner.widths, inner.cache
         self._inner, self._together, self._count, self._embed, self._end = inner, together, count, embed, end
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:

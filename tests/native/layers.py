@@ -42,10 +42,12 @@ def small_model(heads: int, groups: int, size: int, layers: int = 2) -> LlamaMod
     return LlamaModel(config).eval()
 
 
-def packed_layers(heads: int, groups: int, size: int, layers: int = 2) -> PackedLayers:
-    """The layers of `small_model` for the native passes."""
+def packed_layers(
+    heads: int, groups: int, size: int, layers: int = 2, cache: torch.dtype = torch.float32
+) -> PackedLayers:
+    """The layers of `small_model` for the native passes, over a cache of this dtype."""
     model = small_model(heads, groups, size, layers)
-    return PackedLayers(model.config, model.rotary_emb, list(model.layers))
+    return PackedLayers(model.config, model.rotary_emb, list(model.layers), cache)
 
 
 def slots_for(packed: PackedLayers, rows: int, slots: int) -> Slots:
@@ -53,4 +55,4 @@ def slots_for(packed: PackedLayers, rows: int, slots: int) -> Slots:
     shape = packed.shape
     noise = torch.Generator().manual_seed(5)
     sizes = (2 * shape.layers, rows, shape.kv_heads, slots, shape.head_size)
-    return Slots(torch.randn(sizes, generator=noise))
+    return Slots(torch.randn(sizes, generator=noise).to(packed.cache))

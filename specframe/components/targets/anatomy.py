@@ -1,10 +1,12 @@
-"""Parts of a loaded model that a target runs and reads: its decoder, layers, features and forward pass."""
+"""Parts of a loaded model that a target runs and reads: its decoder, layers, features, forward pass and LM head."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +17,18 @@ from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.forward.vision import Vision
+from specframe.components.targets.identity import TargetIdentity, identify
+from specframe.components.targets.image_processor import ImageProcessor
+from specframe.components.targets.loading import TokenizerSource
+from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Forward
+from specframe.neural.forward import Forward, HookedForward
+from specframe.neural.quantize import Quantization
 from specframe.neural.recurrent import HybridCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -76,3 +86,73 @@ class Anatomy:
                 f"{self.config.model_type} cannot {what}: its recurrent layers keep one state for all committed "
                 "tokens, and none can be dropped from it; take a drafter that reads tokens or features"
             )
+
+
+class LoadedModel:
+    """A loaded model with its tokenizer, its forward pass, and what of it drafters share."""
+
+    model: nn.Module
+    gguf: Path | None
+    """The GGUF file of the same model, where there is one."""
+
+    def _attach(self, model: nn.Module, tokenizer: TokenizerSource, gguf: Path | None = None) -> None:
+        self.model, self.gguf = model, gguf
+        self.parts = Anatomy.of(model)
+        self.config: Any = self.parts.config
+        self._taps = self.parts.taps
+        self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
+        self.computing = HookedForward(self.parts.eager)
+        self.source, self.processor = tokenizer, ImageProcessor(tokenizer)
+        self._state: State | None = None
+        self.context = architectures.context(self.config)
+        self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
+
+    @property
+    def forward(self) -> Forward:
+        """The forward pass: transformers' own, compiled, or native."""
+        return self.computing.inner
+
+    def identify(self) -> TargetIdentity:
+        """Identifies the model."""
+        return identify(self.model, self.config, self.source.name)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The model's tokenizer, loaded when first asked for; None if its folder holds none."""
+        return self.source.get()
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which its tokens must be."""
+        return self.model.get_input_embeddings().weight.device  # type: ignore[operator]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its features."""
+        return self.model.dtype  # type: ignore[return-value]
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a sequence, by the model's generation config."""
+        value = (getattr(self.model, "generation_config", None) or self.config).eos_token_id
+        return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
+        return self._shared.embed(tokens)
+
+    def head(self, features: Tensor) -> Tensor:
+        """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
+        return self._shared.head(features)
+
+    def norm(self, features: Tensor) -> Tensor:
+        """The tap `last` of a decoder that ends with a layer of these features: [..., D] -> [..., D]."""
+        return self._shared.norm(features)
+
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
+        """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
+        return self._shared.head_for(tokens, quantize)
+
+    @cached_property
+    def _shared(self) -> Sharing:
+        return Sharing(self.model, self.config, self.parts.decoder, self.parts.layers, self.forward.head)

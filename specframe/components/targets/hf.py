@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, kind, loading, pack, probe
-from specframe.components.targets.anatomy import Anatomy
-from specframe.components.targets.forward import resume
+from specframe.components.targets.anatomy import LoadedModel
+from specframe.components.targets.forward import native, resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
-from specframe.components.targets.forward.native import Unfit, native_forward, unfit, unfit_floats
+from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
-from specframe.components.targets.identity import TargetIdentity, identify
-from specframe.components.targets.image_processor import ImageProcessor
-from specframe.components.targets.shared_head import Sharing
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Committed, Drafts, KnownPrefix, Prompts, Scores, Teacher, TokenTree, Verdict
-from specframe.neural.forward import Features, Forward, HookedForward
+from specframe.neural.forward import Features
 from specframe.neural.quantize import Quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class HFTarget:
+class HFTarget(LoadedModel):
     """A language model, or the text decoder of one that reads images: a folder, a GGUF file, a Hub name, `zoo://NAME`.
 
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
@@ -40,7 +35,9 @@ class HFTarget:
     unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
     then the quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
-    pass over a tree. `context` is the most positions of a row, the config's by default.
+    pass over a tree. `cache: bfloat16` rounds the keys and values that native passes keep, in float32 without it; the
+    law is then that of the rounded ones, as with `quantize`. `context` is the most positions of a row, the config's by
+    default.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -48,8 +45,8 @@ class HFTarget:
 
     quantization: Quantization | None = None
     """Rounding of its matrices."""
-    gguf: Path | None
-    """The GGUF file of the same model, where there is one."""
+    cache: CacheForm | None = None
+    """Rounding of its keys and values."""
 
     def __init__(
         self,
@@ -64,16 +61,19 @@ class HFTarget:
         quantize: Quantization | None = None,
         kernels: bool = False,
         compile: bool = False,
+        cache: CacheForm | None = None,
         context: int | None = None,
     ) -> None:
         loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
         tokenizer = loading.TokenizerSource(place := loading.locate(model), revision, model)
         self._attach(loaded, tokenizer, gguf_file(place))
         self.context = architectures.choose_context(self.config, context)
+        self.cache = cache
         if quantize is not None:
             self._quantize(quantize)
         elif kernels and self.device.type == "cpu":
             self._take_native()
+        native.require_cache(cache, self.forward)
         probe.check_once(self)
         if compile and self.forward is (eager := self.parts.eager):
             self.parts.require_rewindable("be compiled")
@@ -95,61 +95,19 @@ class HFTarget:
         """A target of its own state and features around the same weights."""
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
-        target.quantization, target.context = self.quantization, self.context
+        target.quantization, target.cache, target.context = self.quantization, self.cache, self.context
         target.computing.inner = target.parts.eager if self.forward is self.parts.eager else self.forward
         return target
-
-    def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
-        self.model, self.gguf = model, gguf
-        self.parts = Anatomy.of(model)
-        self.config: Any = self.parts.config
-        self._taps = self.parts.taps
-        self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
-        self.computing = HookedForward(self.parts.eager)
-        self.source, self.processor = tokenizer, ImageProcessor(tokenizer)
-        self._state: State | None = None
-        self.context = architectures.context(self.config)
-        self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
-
-    @property
-    def forward(self) -> Forward:
-        """The forward pass: transformers' own, compiled, or native."""
-        return self.computing.inner
 
     def _quantize(self, quantization: Quantization) -> None:
         pack.quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
-        self._take_native("quantize", unfit)
+        self._take_native("quantize", native.unfit)
 
-    def _take_native(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
+    def _take_native(self, option: str = "kernels", unfit: native.Unfit = native.unfit_floats) -> None:
         parts = self.config, self.parts.decoder, self.parts.layers
-        taken = native_forward(self.model, parts, option, unfit)
+        taken = native.native_forward(self.model, parts, option, unfit, self.cache)
         self.computing.inner = taken or self.forward
-
-    def identify(self) -> TargetIdentity:
-        """Identifies the model."""
-        return identify(self.model, self.config, self.source.name)
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The model's tokenizer, loaded when first asked for; None if its folder holds none."""
-        return self.source.get()
-
-    @property
-    def device(self) -> torch.device:
-        """Device on which its tokens must be."""
-        return self.model.get_input_embeddings().weight.device  # type: ignore[operator]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its features."""
-        return self.model.dtype  # type: ignore[return-value]
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a sequence, by the model's generation config."""
-        value = (getattr(self.model, "generation_config", None) or self.config).eos_token_id
-        return frozenset(value if isinstance(value, list) else [] if value is None else [value])
 
     @property
     def reach(self) -> tuple[int, str]:
@@ -236,26 +194,6 @@ class HFTarget:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
-        return self._shared.embed(tokens)
-
-    def head(self, features: Tensor) -> Tensor:
-        """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
-        return self._shared.head(features)
-
-    def norm(self, features: Tensor) -> Tensor:
-        """The tap `last` of a decoder that ends with a layer of these features: [..., D] -> [..., D]."""
-        return self._shared.norm(features)
-
-    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
-        return self._shared.head_for(tokens, quantize)
-
-    @cached_property
-    def _shared(self) -> Sharing:
-        return Sharing(self.model, self.config, self.parts.decoder, self.parts.layers, self.forward.head)
 
     @torch.no_grad()
     def teach(

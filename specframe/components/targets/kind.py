@@ -48,6 +48,7 @@ def fingerprint(target: TransformersTarget, edition: int) -> str:
         target.device.type,
         target.quantization,
         type(target.forward).__name__,
+        target.forward.cache,
         _modules(target.model),
         torch.__version__,
         transformers.__version__,

@@ -246,7 +246,7 @@ def deviation(target: TransformersTarget) -> float:
 
 
 def _limit(target: TransformersTarget) -> float:
-    if target.quantization is not None:
+    if target.quantization is not None or target.forward.cache is not None:
         return LOOSE
     # transformers computes recurrences in float32 at most
     return limit_of(target.dtype if target.parts.memory.rewindable or target.dtype.itemsize < 8 else torch.float32)

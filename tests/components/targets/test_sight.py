@@ -28,6 +28,11 @@ def random_slots(memory: CommittedMemory, lists: tuple[int, int], budget: int, n
 
 
 def native(build, kind: str) -> HFTarget:
+    if kind == "int4 cache bfloat16":
+        target = HFTarget.from_model(build("llama", **BROAD).float())
+        target.cache = "bfloat16"
+        target._quantize("int4")
+        return target
     if kind == "kernels":
         target = HFTarget.from_model(build("llama", **BROAD).bfloat16())
         target._take_native()
@@ -85,7 +90,7 @@ def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("lists", [(1, 1), (3, 2)], ids=["one list", "lists of heads"])
-@pytest.mark.parametrize("kind", ["kernels", "int4", "int8"])
+@pytest.mark.parametrize("kind", ["kernels", "int4", "int8", "int4 cache bfloat16"])
 @torch.no_grad()
 def test_what_a_draft_writes_is_scratch(kind, lists, build):
     target = native(build, kind)
@@ -108,7 +113,7 @@ def everything(memory: CommittedMemory, lists: tuple[int, int]) -> ChosenSlots:
 
 
 @pytest.mark.parametrize("lists", [(1, 1), (3, 2)], ids=["one list", "lists of heads"])
-@pytest.mark.parametrize("kind", ["kernels", "int4", "transformers"])
+@pytest.mark.parametrize("kind", ["kernels", "int4", "int4 cache bfloat16", "transformers"])
 @torch.no_grad()
 def test_a_sight_of_all_slots_is_none(kind, lists, build):
     """In native passes to the bit, which add up in the order of the slots."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.blocks import BLOCK
 from specframe.native.build import load_kernels
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Newest, Output, Pass, is_query
+from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
+CacheForm = Literal["bfloat16"]
+"""Form in which a target's keys and values are kept, where that is not the one of its forward pass."""
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
 FREE = 16
@@ -44,7 +46,7 @@ def together(lengths: Sequence[int]) -> Iterator[int]:
 
 
 class NativeForward:
-    """A model's embedding, its layers over a cache in float32, the final norm and the LM head. It knows no window.
+    """A model's embedding, its layers over a cache, the final norm and the LM head. It knows no window.
 
     Hidden states are float32. The passes over a tree and over the same text token by token give the same bits.
     """
@@ -52,11 +54,17 @@ class NativeForward:
     windows = False
     widths: Callable[[int], int] | None = None
 
-    def __init__(self, config: Any, decoder: Any, layers: nn.ModuleList, head: nn.Module) -> None:
-        """Packs the parts of a model for which `unfit` or `unfit_floats` finds no reason."""
+    def __init__(
+        self, config: Any, decoder: Any, layers: nn.ModuleList, head: nn.Module, cache: CacheForm | None = None
+    ) -> None:
+        """Packs the parts of a model for which `unfit` or `unfit_floats` finds no reason.
+
+        Keys and values are kept in float32, or rounded to the form of `cache`.
+        """
+        self.cache = cache
         self.head: nn.Module = packed(head)
         self._embedding: nn.Embedding = decoder.embed_tokens
-        self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
+        self._layers = PackedLayers(config, decoder.rotary_emb, list(layers), getattr(torch, cache or "float32"))
         self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
@@ -120,16 +128,27 @@ def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tr
 
 
 def native_forward(
-    model: Any, parts: tuple[Any, Any, nn.ModuleList], option: str, unfit: Unfit
+    model: Any, parts: tuple[Any, Any, nn.ModuleList], option: str, unfit: Unfit, cache: CacheForm | None = None
 ) -> NativeForward | None:
     """The native forward pass of a model whose config, decoder and layers are `parts`.
 
-    None, with a warning in the option's name, where `unfit` finds a reason.
+    None, with a warning in the option's name, where `unfit` finds a reason. Raises CompositionError there for a form of
+    keys and values that native passes alone keep.
     """
     if (reason := unfit(*parts)) is not None:
+        if cache is not None:
+            raise CompositionError(f"cache: {cache} is kept by native passes alone, and {reason}")
         logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
         return None
-    return NativeForward(*parts, model.get_output_embeddings())
+    return NativeForward(*parts, model.get_output_embeddings(), cache)
+
+
+def require_cache(cache: CacheForm | None, forward: Forward) -> None:
+    """Raises CompositionError for a form of keys and values that a forward pass does not keep them in."""
+    if cache != forward.cache:
+        raise CompositionError(
+            f"cache: {cache} is kept by native passes alone: add `kernels: true` or `quantize`, on a CPU"
+        )
 
 
 def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:

@@ -27,6 +27,7 @@ class TransformersForward:
     """transformers' own forward pass, over a cache that writes to given slots."""
 
     widths: Callable[[int], int] | None = None
+    cache: str | None = None
 
     def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, AttentionView], windows: bool) -> None:
         """Wraps a model. Its layers see by `views` of their own if masks can be given."""

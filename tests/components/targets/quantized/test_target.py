@@ -27,20 +27,26 @@ BROAD = {
     "max_position_embeddings": 600,
 }
 KERNELS = {"kernels": torch.bfloat16, "kernels in float32": torch.float32}
+CACHED = ["int4 cache bfloat16", "kernels cache bfloat16"]
+KINDS = ["int4", *KERNELS, *CACHED]
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
 @pytest.fixture
 def quantized(build):
-    """A tiny random model as a quantized target in float32; or in bfloat16 or float32 as it is, with the kernels."""
+    """A tiny random model as a quantized target in float32; or in bfloat16 or float32 as it is, with the kernels.
+
+    Behind `cache` stands the form in which keys and values are kept.
+    """
 
     def make(family: str = "llama", quantization: str = "int4", **changes) -> HFTarget:
         model = build(family, **(BROAD | changes))
+        quantization, _, cache = quantization.partition(" cache ")
+        target = HFTarget.from_model(model.to(KERNELS.get(quantization, torch.float32)))
+        target.cache = cache or None
         if quantization in KERNELS:
-            target = HFTarget.from_model(model.to(KERNELS[quantization]))
             target._take_native()
         else:
-            target = HFTarget.from_model(model.float())
             target._quantize(quantization)
         return target
 
@@ -87,7 +93,7 @@ def test_weights_of_another_size_are_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("quantization", ["int4", "int8", *KERNELS])
+@pytest.mark.parametrize("quantization", ["int8", *KINDS])
 def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
     target = quantized(family, quantization)
     assert isinstance(target.forward, NativeForward)
@@ -96,7 +102,7 @@ def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantiza
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("quantization", ["int4", *KERNELS])
+@pytest.mark.parametrize("quantization", KINDS)
 def test_its_features_are_transformers(family, quantization, quantized):
     target = quantized(family, quantization)
     target.request(frozenset({"last", "layer.0", "layer.2"}))
@@ -110,7 +116,7 @@ def test_its_features_are_transformers(family, quantization, quantized):
             assert difference < 2e-2, tap
 
 
-@pytest.mark.parametrize("quantization", ["int4", *KERNELS])
+@pytest.mark.parametrize("quantization", KINDS)
 def test_a_tree_gets_the_very_bits_of_each_path_alone(quantization, quantized):
     target, noise = quantized(quantization=quantization), torch.Generator().manual_seed(3)
     target.request(frozenset({"last", "layer.1"}))
@@ -136,7 +142,7 @@ def test_a_tree_gets_the_very_bits_of_each_path_alone(quantization, quantized):
                     assert torch.equal(scores.features[tap][row, node], features[0, -1]), tap
 
 
-@pytest.mark.parametrize("quantization", ["int4", *KERNELS])
+@pytest.mark.parametrize("quantization", KINDS)
 def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantization, quantized, monkeypatch):
     target = quantized(quantization=quantization)
     prompt = batch([torch.randint(VOCABULARY, (CHUNK + 50,)).tolist(), [1, 2, 3]])
@@ -178,7 +184,7 @@ def test_no_prompt_waits_for_a_longer_one(quantized):
 @pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["lookup", {"use": "recycling", "nodes": 8}])
-@pytest.mark.parametrize("quantization", ["int4", *KERNELS])
+@pytest.mark.parametrize("quantization", KINDS)
 def test_speculative_texts_are_plain_texts(temperature, drafter, quantization, quantized):
     target = quantized(quantization=quantization)
     sampling = {"temperature": temperature, "max_new_tokens": 40}
@@ -301,6 +307,10 @@ def test_run_reports_it(tmp_path: Path, capsys):
     first = capsys.readouterr().out.splitlines()[0]
     assert first == f"target: {file}, quantized to int4: its distribution is the one kept"
     assert '"quantize": "int4"' in (tmp_path / "out" / "run.json").read_text()
+    assert main(["run", str(recipe), "target.cache=bfloat16", "--out", str(tmp_path / "out")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"target: {file}, quantized to int4, keys and values in bfloat16: its distribution is the one kept"
+    assert '"cache": "bfloat16"' in (tmp_path / "out" / "run.json").read_text()
     assert main(["run", str(recipe), "target.quantize=int3", "--out", str(tmp_path / "out")]) == 2
     assert "quantize" in capsys.readouterr().err
 

@@ -26,6 +26,8 @@ class Promise:
     """The most nodes, the root included; None: the tree policy's."""
     depth: int | None = None
     """The most levels below the root; None: no limit of its own."""
+    window: int | None = None
+    """The newest committed tokens that a drafter sees, more than its trees have levels; None: all."""
     exact: bool = True
     """True if the recorded law of every sampled node is exact, with fresh noise."""
     settled: bool = False

@@ -96,6 +96,12 @@ def misfits(
             f"drafter '{name}' drafts no deeper than {reach} levels, and the tree has {depth}: "
             f"make the tree at most {reach} deep, or train a drafter for {depth} levels",
         )
+    if (window := drafter.promise.window) is not None and depth is not None and window <= depth:
+        yield (
+            "drafter",
+            f"'{name}' sees a window of {window} tokens, and the tree is {depth} deep: "
+            f"make the window {depth + 1} or more",
+        )
 
 
 def attach(verifier: Verifier, target: Target) -> None:

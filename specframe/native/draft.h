@@ -36,6 +36,14 @@ struct Rows {
   const float* states;              // [B, recurrent, 2, D], of the LSTM behind them
   int64_t shift;                    // a row's pairs begin at this slot
   const int64_t* roots;             // [B], the last committed tokens
+  int64_t sinks, recent;            // a row's first and its newest pairs, which are seen
+
+  // Shows a row's committed pairs, from slot 0 of a mask on.
+  void show(uint8_t* sees, int64_t row) const {
+    const int64_t first = std::min(sinks, held[row]), last = std::min(recent, held[row] - first);
+    std::memset(sees, 1, first);
+    std::memset(sees + held[row] - last, 1, last);
+  }
 };
 
 // Newly committed pairs, of the rows from `first` on, for K = 1.
@@ -115,7 +123,7 @@ struct Passes {
     for (int64_t i = 0; i < many; ++i) {
       const int64_t row = i / p.most, held = m.held[p.first + row];
       places[i] = positions[i] = held - p.fresh[row] + i % p.most;
-      std::memset(visible.data() + i * end, 1, held);
+      m.show(visible.data() + i * end, p.first + row);
     }
     run(p.first, p.most, end);
     for (int64_t row = 0; row < rows; ++row)
@@ -186,7 +194,7 @@ extern "C" int specframe_draft(const Network* network, const Rows* rows, const P
           std::memcpy(pair + width, above + j * width, width * sizeof(float));
         }
         uint8_t* sees = passes.visible.data() + i * block * end;
-        std::memset(sees + m.shift, 1, m.held[b]);
+        m.show(sees + m.shift, b);
         for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) std::memset(sees + base + (one - 1) * block, 1, block);
         std::memset(sees + base + (total - 1 + at) * block, 1, block);
         for (int64_t j = 0; j < block; ++j) {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ctypes import Structure, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +49,18 @@ class NewPairs:
     fresh: Sequence[int]  # how many of the M are a row's
 
 
+class Sighted(Protocol):
+    """The committed pairs that drafts see: a row's first `sinks` and its newest `recent`."""
+
+    @property
+    def recent(self) -> int:
+        """The newest pairs."""
+
+    @property
+    def sinks(self) -> int:
+        """The first ones."""
+
+
 class _Network(Structure):
     _fields_ = (
         *(("shape", DecoderSizes), ("layers", c_void_p), ("block", c_int64), ("fusion", Weight)),
@@ -61,7 +74,7 @@ class _Rows(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
         *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states")),
-        *(("shift", c_int64), ("roots", c_void_p)),
+        *(("shift", c_int64), ("roots", c_void_p), ("sinks", c_int64), ("recent", c_int64)),
     )
 
 
@@ -118,12 +131,14 @@ class NativeDraft:
         pairs: NewPairs | None = None,
         states: Tensor | None = None,
         shift: int = 0,
+        window: Sighted | None = None,
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
         `held` are the pairs of each row, the new ones included, from slot `shift` on, and `outputs` [B, K, D], float32,
         the features behind each row's last K pairs: those of rows with new pairs, for K = 1, are written. `states`
-        [B, L, 2, D], float32, are those of an LSTM. The cache has room for the new pairs and the levels.
+        [B, L, 2, D], float32, are those of an LSTM. The cache has room for the new pairs and the levels. With a window
+        pairs outside of it are hidden.
         """
         batch, new_pairs = len(held), 0 if pairs is None else pairs.values.shape[1]
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
@@ -141,6 +156,8 @@ class NativeDraft:
             states=None if states is None else states.data_ptr(),
             shift=shift,
             roots=roots.data_ptr(),
+            sinks=0 if window is None else window.sinks,
+            recent=max(held) if window is None else window.recent,
         )
         new = None
         if pairs is not None:

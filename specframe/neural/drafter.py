@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,9 @@ from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
+from specframe.neural.masks import Window
 from specframe.neural.quantize import Quantization, round_layers, rounds
+from specframe.neural.session import windowed
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.initial import seeded
 from specframe.neural.weights.origin import KnownRows, record_target, require_vocabulary, warn_of_another
@@ -56,6 +58,8 @@ class NeuralDrafter(Generic[NetworkT]):
     """Distance of the first prediction from its entry; 0 where a draft's nodes have features of their own."""
     levels: int = 1
     """Number of predictions it makes from an entry in training."""
+    window: Window | None = None
+    """The committed pairs that drafts see; None: all."""
     _known: int | None = None  # so many first tokens its own LM heads have rows for; None: all
 
     def __init__(
@@ -112,9 +116,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def session(self, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
-        plan: Any = self.decoding
-        opened: DraftSession = plan.open(self.target.embed, slots, room)
-        return opened
+        return windowed(cast("DraftNetwork", self.decoding).open(self.target.embed, slots, room), self)
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.
@@ -129,8 +131,8 @@ class NeuralDrafter(Generic[NetworkT]):
             warn_of_another(f"drafter {self.name}", self.weights, target)
         self._bound, self._session, self._rounded = (model, network), None, None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
-        self.taps = frozenset(self.spec.reads)
-        model.request(self.taps)
+        model.request(taps := frozenset(self.spec.reads))
+        self.taps = taps
         if self.head is not None:
             self.head.bind(model)
             if isinstance(own := getattr(self.head, "weights", None), str):
@@ -277,9 +279,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @property
     def _plan(self) -> DraftNetwork:
-        network: Any = self.network
-        plan: DraftNetwork = network
-        return plan
+        return cast("DraftNetwork", self.network)
 
     def _identity(self, config: Any) -> dict[str, Any]:
         return {"format": self.name, **self.identity(config), "hidden_size": config.hidden_size}

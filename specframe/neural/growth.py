@@ -89,7 +89,8 @@ class NativeSearch:
         shift = session.asking - 1
         session.aim(shift + slots_for(search, held, 0 if new is None else new.values.shape[1], block))
         grow = self._draft.grow
-        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, shift)
+        window = None if session.kept is None else session.kept.window
+        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, shift, window)
         if pending is not None:
             rows = outputs[known:].to(pending.pairs[0].dtype)  # [B, 1, D]
             session.settle_by(pending, Blocks.of_root(rows, (), torch.tensor(pending.held)))

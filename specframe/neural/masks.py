@@ -1,16 +1,62 @@
-"""Attention masks that drafters share, the positions of drafts behind a text, and the conditional drop of mask rows."""
+"""Attention masks that drafters share, windows of a text, the positions of drafts behind it, and conditional drop."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specframe.kernel.errors import InputError
+from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
     from specframe.kernel.types import Drafts
+
+
+@dataclass(frozen=True)
+class Window:
+    """The committed entries that drafts see: a row's first `sinks` and its newest `recent`.
+
+    A cache holds up to `slack` entries more, hidden ones. When there would be more than `most`, those that are seen are
+    written again at the first positions. So memory is constant, positions stay below `most`, and what a row's cache
+    holds follows from the number of its entries alone, whatever rows stand next to it and however it was committed.
+    """
+
+    recent: int
+    sinks: int
+
+    @classmethod
+    def checked(cls, name: str, recent: int | None, sinks: int) -> Window | None:
+        """The window of a drafter's options; None without one. Raises InputError, in the drafter's name."""
+        if recent is None:
+            return None
+        if recent < 1 or sinks < 0:
+            raise InputError(f"{name}: window must be at least 1 and sinks at least 0, not {recent} and {sinks}")
+        return cls(recent, sinks)
+
+    @property
+    def slack(self) -> int:
+        """The most hidden entries."""
+        return max(16, self.recent // 2)
+
+    @property
+    def most(self) -> int:
+        """The most entries of a row that are cached."""
+        return self.sinks + self.recent + self.slack
+
+    def held(self, total: int) -> int:
+        """Returns the number of cached entries of a row that has so many."""
+        over = total - self.most
+        return total if over <= 0 else total + self.slack * (-over // self.slack)
+
+    def sees(self, entry: Tensor, counts: Sequence[int]) -> Tensor | None:
+        """True for entries [W] that rows of so many cached ones see: [B, W] bool; None: all of them."""
+        if max(counts, default=0) <= self.sinks + self.recent:
+            return None
+        return (entry < self.sinks) | (entry >= tensor_on(entry.device, counts)[:, None] - self.recent)
 
 
 def block_end(length: int, block: int, device: torch.device | str | None = None) -> Tensor:

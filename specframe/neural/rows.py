@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
+from specframe.neural.masks import Window
 from specframe.neural.transfer import tensor_on
 
 MOST = 16384
@@ -71,6 +74,63 @@ def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+class Kept:
+    """The cached entries of rows with a window, to be written again, and how many entries each row has had."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.totals: list[int] = []
+        self.instead: Pending | None = None
+        """Entries written in place of the pairs that were pending, until they are noted."""
+        self._values: Tensor | None = None  # [B, most, P]
+
+    def held(self, first: int, fresh: Sequence[int]) -> list[int]:
+        """Returns the number of cached entries of the rows from `first` on, once they have so many more."""
+        return [self.window.held(had + new) for had, new in zip(self.totals[first:], fresh, strict=True)]
+
+    def expanded(self, pending: Pending, values: Tensor) -> Pending:
+        """The entries to be written for new ones [B, M, P]: of a row that drops some, all that it keeps."""
+        dropped = [
+            have + new - held
+            for have, new, held in zip(
+                pending.starts, pending.fresh, self.held(pending.first, pending.fresh), strict=True
+            )
+        ]
+        if not any(dropped):
+            return replace(pending, pairs=(values, *pending.pairs[1:]))
+        starts, parts, sinks = list(pending.starts), [], self.window.sinks
+        for row, (less, new) in enumerate(zip(dropped, pending.fresh, strict=True)):
+            part = values[row, :new]
+            if less:
+                if starts[row]:
+                    assert self._values is not None
+                    part = torch.cat([self._values[pending.first + row, : starts[row]], part])
+                part, starts[row] = torch.cat([part[:sinks], part[sinks + less :]]), 0
+            parts.append(part)
+        fresh = [len(part) for part in parts]
+        held = [start + new for start, new in zip(starts, fresh, strict=True)]
+        return Pending(pending.first, (pad_sequence(parts, batch_first=True),), fresh, starts, held)
+
+    def write(self, pending: Pending) -> None:
+        """Takes note of written entries."""
+        pending, self.instead = self.instead or pending, None
+        values = pending.pairs[0]
+        if self._values is None:
+            self._values = values.new_zeros(0, self.window.most, values.shape[-1])
+        self._values = self._of_all(self._values)
+        for row, (start, new) in enumerate(zip(pending.starts, pending.fresh, strict=True)):
+            self._values[pending.first + row, start : start + new] = values[row, :new]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._values = None if self._values is None else self._of_all(self._values)[rows]
+        self.totals = [self.totals[row] for row in rows.tolist()]
+
+    def _of_all(self, values: Tensor) -> Tensor:
+        """The values with places for rows that have none yet."""
+        return pad(values, (0, 0, 0, 0, 0, len(self.totals) - len(values)))
+
+
 class RowSession:
     """Common base of sessions over a `SlotCache`: rows that join, commit at their own pace, and leave.
 
@@ -92,6 +152,8 @@ class RowSession:
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self.draft: list[Blocks] = []  # the root's, and the expansions below it
+        self.kept: Kept | None = None
+        """Entries that a window keeps; None without one."""
         self._stashes: list[Stash] = []
         self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
         self._asked, self._idle = False, False  # whether a draft was asked for since the last cycle; whether none was
@@ -152,6 +214,8 @@ class RowSession:
             self._asked, total = False, more
         if committed.prompt is not None:
             self.counts += [0] * len(fresh)
+            if self.kept is not None:
+                self.kept.totals += [0] * len(fresh)
             self._visible = None
             self.join(len(fresh))
         self._waiting = total
@@ -166,6 +230,8 @@ class RowSession:
         self._stashes = [moved for stash in self._stashes if (moved := stash.moved(places)) is not None]
         self._waiting = [self._waiting[row] for row in chosen]
         self.counts = [self.counts[row] for row in chosen]
+        if self.kept is not None:
+            self.kept.keep(rows)
         self.cache.keep(rows)
         self._visible = None
         self.draft = [] if self._stashes else [root.keep(rows) for root in self.draft[:1]]
@@ -185,10 +251,18 @@ class RowSession:
         starts, fresh = self.counts[first:], self._waiting[first:]
         pairs = by_row(self._stashes, fresh)
         self._stashes = [Stash(range(first, len(self.counts)), pairs, fresh)]
-        return Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
+        found = Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
+        return found if self.kept is None else self.within(self.kept, found)
+
+    def within(self, kept: Kept, pending: Pending) -> Pending:
+        """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
+        return kept.expanded(pending, pending.pairs[0])
 
     def settle_by(self, pending: Pending, root: Blocks) -> None:
         """Takes note that pending pairs were taken in, given their rows' root."""
+        if self.kept is not None:
+            self.kept.write(pending)
+            self.kept.totals = [had + new for had, new in zip(self.kept.totals, self._waiting, strict=True)]
         self._stashes, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held

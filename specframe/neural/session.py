@@ -8,17 +8,20 @@ the one that ends at the newest pair.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, repeated
 from specframe.neural.features import gather
 from specframe.neural.layer import DecoderLayer
-from specframe.neural.rows import Pending, RowSession
+from specframe.neural.masks import Window
+from specframe.neural.rows import Kept, Pending, RowSession
 from specframe.neural.transfer import tensor_on
 
 
@@ -91,6 +94,17 @@ class FeatureSession(RowSession):
         self.state = network.start(0)
         self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
 
+    def limit(self, window: Window) -> None:
+        """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
+        self.kept = Kept(window)
+        self.room = min(self.room, window.most)
+
+    def within(self, kept: Kept, pending: Pending) -> Pending:
+        """Pending pairs within a window. With a state, which runs through all pairs, `take` drops some instead."""
+        if not self.state:
+            return super().within(kept, pending)
+        return replace(pending, held=kept.held(pending.first, pending.fresh))
+
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Returns the network's `inputs` argument, [B, M, 2D]."""
         return (self._pairs(tokens, self.network.fuse(gather(self.network.spec, features))),)
@@ -112,6 +126,8 @@ class FeatureSession(RowSession):
         seen = (pair >= 0).expand(len(counts), -1)
         if len(set(counts)) > 1:
             seen = seen & (pair < tensor_on(device, counts)[:, None])
+        if self.kept is not None and (near := self.kept.window.sees(pair, counts)) is not None:
+            seen = seen & near
         return seen
 
     def expand(self, frontier: Frontier) -> Predicted:
@@ -170,11 +186,16 @@ class FeatureSession(RowSession):
         """
         first, (pairs, *given), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
+        device = pairs.device
+        tail = self.tail[first:]
+        if self.kept is not None and self.state:
+            self.kept.instead = written = self.kept.expanded(pending, inputs)
+            (inputs,), fresh, starts = written.pairs, written.fresh, written.starts
+            tail = tail * (tensor_on(device, starts) > 0)[:, None, None]  # nothing stands before a row's first pair
         if self.asking > 1:
-            inputs = torch.cat([self.tail[first:], inputs], 1)  # [B, T, D]
+            inputs = torch.cat([tail, inputs], 1)  # [B, T, D]
         batch, length, _ = inputs.shape
 
-        device = pairs.device
         counts = tensor_on(device, pending.held)
         visible = self.seen(pending.held)  # [B, W]
         behind = max(starts) + length  # the first slot that no row writes a pair to
@@ -249,3 +270,20 @@ def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
     short = tensor_on(values.device, fresh) - max(fresh)  # [B], how much earlier a row ends
     places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
     return values[torch.arange(len(fresh), device=values.device)[:, None], places]
+
+
+class Limited(Protocol):
+    """A drafter whose drafts may see a window alone."""
+
+    name: ClassVar[str]
+    window: Window | None
+
+
+def windowed(session: Any, drafter: Limited) -> Any:
+    """A drafter's new session, limited to its window where it has one. Raises CompositionError if it cannot be."""
+    if drafter.window is not None:
+        if type(session) is not FeatureSession:
+            name = drafter.name
+            raise CompositionError(f"drafter {name}: a window fits networks of one decoder layer alone; leave it out")
+        session.limit(drafter.window)
+    return session

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
+from specframe.neural import Window
 from specframe.testing import GivenSession, GrowingTree, random_teacher, tiny_target
 from specframe_eagle.convert import convert
 from specframe_eagle.eagle3 import Eagle3
@@ -135,6 +136,22 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(form: str, tmp_
     assert torch.equal(drafter.expand(root).logits, again.expand(root).logits)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_checkpoint_with_a_sliding_window_is_read_and_written(form: str, tmp_path: Path) -> None:
+    config = {**FORMS[form][0]}
+    inner = {"layer_types": ["sliding_attention"], "sliding_window": 24}
+    if "transformer_layer_config" in config:
+        config["transformer_layer_config"] = config["transformer_layer_config"] | inner
+    publish(tmp_path / "theirs", config | inner)
+    drafter = bound(tmp_path / "theirs")
+    assert drafter.window == Window(recent=24, sinks=0)
+    assert bound(tmp_path / "theirs", window=12, sinks=1).window == Window(12, 1), "a recipe's own comes first"
+    drafter.save(tmp_path / "ours")
+    assert bound(tmp_path / "ours").window == drafter.window
+    publish(tmp_path / "plain", FORMS[form][0])
+    assert bound(tmp_path / "plain").window is None
+
+
 @pytest.mark.parametrize("options", texts.NETWORKS)
 def test_a_new_drafter_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
     drafter = texts.bound(torch.float32, **options)
@@ -150,6 +167,7 @@ def test_a_new_drafter_comes_back_as_it_was(options: dict[str, Any], tmp_path: P
 
 
 SPOILT = [
+    ({"layer_types": ["sliding_attention"]}, None, "not supported in a drafter of no sliding_window"),
     ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
     ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
     (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
 from specframe import WeightsError
-from specframe.neural import Export, NeuralDrafter, Quantization
+from specframe.neural import Export, NeuralDrafter, Quantization, Window
 from specframe_eagle import engines, published
 from specframe_eagle.network import EagleNetwork, EagleVariant
 from specframe_eagle.published import EagleLayout
@@ -53,6 +54,9 @@ class Eagle(NeuralDrafter[EagleNetwork]):
             one has its own.
         layers: a new drafter's number of decoder layers; a loaded one has its own.
         intermediate_size: inner width of a new drafter's MLPs; none: the target's. A loaded one has its own.
+        window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
+            short texts have them; none: all tokens.
+        sinks: the first tokens of a text that a window leaves in sight.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -70,9 +74,12 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         fusion: Literal["linear", "gated"] = "linear",
         layers: int = 1,
         intermediate_size: int | None = None,
+        window: int | None = None,
+        sinks: int = 4,
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
+        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.variant = EagleVariant(bias, feature_sampling, partial_alignment, fusion == "gated", layers)
         self.inner = checked_width(self.name, intermediate_size)
         self._layout: EagleLayout | None = None

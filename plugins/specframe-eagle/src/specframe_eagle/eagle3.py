@@ -17,6 +17,7 @@ from specframe.neural import (
     NeuralDrafter,
     Quantization,
     TapFusion,
+    Window,
     checkpoint,
     layer_config,
     native_norm,
@@ -61,6 +62,9 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
         intermediate_size: inner width of a new drafter's MLP; none: the target's. A loaded one has its own.
+        window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
+            short texts have them; none: all tokens; a loaded one may have its own.
+        sinks: the first tokens of a text that a window leaves in sight.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -82,6 +86,8 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_before_residual: bool = False,
         norm_before_fc: bool = False,
         intermediate_size: int | None = None,
+        window: int | None = None,
+        sinks: int = 4,
         quantize: Quantization | None = None,
     ) -> None:
         if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
@@ -92,6 +98,7 @@ class Eagle3(NeuralDrafter[Wide]):
                 "give own_head: false"
             )
         super().__init__(weights=weights, head=head, quantize=quantize)
+        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.own_head = own_head
         self.layer = layer
         self.inner = checked_width(self.name, intermediate_size)
@@ -122,6 +129,8 @@ class Eagle3(NeuralDrafter[Wide]):
         """The network of a published checkpoint, which may differ from a new one's."""
         self._layout = layout = Layout3.read(weights, target.config)
         self.check_layout(layout, weights)
+        if self.window is None and layout.window is not None:
+            self.window = Window(layout.window, 0)
         rows = None if layout.rows is None else torch.zeros(layout.rows, layout.shape.hidden_size)
         network = seeded(lambda: Wide(layout.shape, layout.taps, layout.switches, rows, layout.support), target)
         module = Published3(network, layout, target)

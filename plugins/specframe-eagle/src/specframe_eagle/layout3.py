@@ -57,6 +57,8 @@ class Layout3:
     """The draft vocabulary, int64 [v]; None: the target's."""
     rows: int | None = None
     """Number of rows of the LM head; None: the target's head is used."""
+    window: int | None = None
+    """The newest tokens that its layer sees; None: all."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The stored tensors; none of a new drafter's."""
 
@@ -75,9 +77,11 @@ class Layout3:
         older = {} if theta is None else {"rope_theta": theta}  # engines and older transformers look for these
         if rope.get("rope_type", "default") != "default":
             older["rope_scaling"] = rope
+        sliding = {"layer_types": ["sliding_attention"], "sliding_window": self.window}
         return {
             **shape,
             **older,
+            **({} if self.window is None else sliding),
             "architectures": ["Eagle3Qwen3ForCausalLM" if self.kind == "qwen3" else "LlamaForCausalLMEagle3"],
             "model_type": self.kind,
             "num_hidden_layers": 1,
@@ -117,8 +121,11 @@ class Layout3:
         ]
         if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
             problems.append(f"target_hidden_size: the checkpoint has {other!r}, needed is {target.hidden_size!r}")
-        if "sliding_attention" in (_inner(stored).get("layer_types") or []):
-            problems.append("layer_types: layers with a sliding window are not supported")
+        sliding = "sliding_attention" in (_inner(stored).get("layer_types") or [])
+        window = _inner(stored).get("sliding_window") if sliding else None
+        if sliding and (cls.deep or not isinstance(window, int)):
+            several = "several layers" if cls.deep else "no sliding_window"
+            problems.append(f"layer_types: layers with a sliding window are not supported in a drafter of {several}")
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         taps = _taps(stored, target.num_hidden_layers, folder)
@@ -130,6 +137,7 @@ class Layout3:
             dtype=_dtype(folder),
             support=_support(folder, own, rows, stored, (shape.vocab_size, target.vocab_size)),
             rows=rows,
+            window=window,
             names=frozenset(own),
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
-from specframe.neural import NeuralDrafter, Quantization
+from specframe.neural import NeuralDrafter, Quantization, Window
 from specframe_falcon.network import FalconNetwork
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
         dropout: between the LSTM's layers, in training only.
+        window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
+            short texts have them; none: all tokens.
+        sinks: the first tokens of a text that a window leaves in sight.
         quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved unrounded.
     """
 
@@ -40,6 +44,8 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         weights: str | None = None,
         head: Head | None = None,
         dropout: float = 0.1,
+        window: int | None = None,
+        sinks: int = 4,
         quantize: Quantization | None = None,
     ) -> None:
         if block < 1:
@@ -47,6 +53,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
         super().__init__(weights=weights, head=head, quantize=quantize)
+        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.block = block
         self.dropout = dropout
 

@@ -39,6 +39,7 @@ TITLES = {
     "rollout": "Rollouts",
     "head": "Heads",
     "sight": "Sights",
+    "selection": "Selections of a prompt's tokens",
     "store": "Stores",
     "watcher": "Watchers of training",
     "contestant": "Contestants of the bench",

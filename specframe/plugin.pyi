@@ -83,6 +83,8 @@ from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
 from specframe.kernel.layers import ExitingModel as ExitingModel
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
+from specframe.kernel.layers import PromptSelection as PromptSelection
+from specframe.kernel.layers import ReadableDrafter as ReadableDrafter
 from specframe.kernel.layers import SightPolicy as SightPolicy
 from specframe.kernel.predictions import IMAGES as IMAGES
 from specframe.kernel.predictions import LazyStudent as LazyStudent

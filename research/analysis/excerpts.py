@@ -29,6 +29,18 @@ DRAFTERS: dict[str, dict[str, Any]] = {
         "tokens": BUDGET,
         "drafter": {"use": "model", "model": "zoo://smollm2-135m", "quantize": "int4"},
     },
+    "excerpt by attention": {
+        "use": "excerpt",
+        "tokens": BUDGET,
+        "select": {"use": "specpc"},
+        "drafter": {"use": "model", "model": "zoo://smollm2-135m", "quantize": "int4"},
+    },
+    "excerpt by FastDraft's attention": {
+        "use": "excerpt",
+        "tokens": BUDGET,
+        "select": {"use": "specpc", "drafter": {"use": "model", "weights": "zoo://fastdraft"}},
+        "drafter": {"use": "model", "model": "zoo://smollm2-135m", "quantize": "int4"},
+    },
     "window": {"use": "self", "sight": {"use": "window", "sinks": 4, "recent": BUDGET - 4}},
     "chunks": {"use": "self", "sight": {"use": "chunks", "budget": BUDGET, "every": 16}},
 }

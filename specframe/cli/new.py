@@ -40,6 +40,8 @@ COMMANDS = {
     "rollout": f"{TRAIN} train.rollout.use=$name",
     "head": 'specframe run small/falcon "drafter.head={use: $name}"',
     "sight": 'specframe run small/falcon tree.width=1 "drafter={use: self, sight: {use: $name}}"',
+    "selection": "specframe run small/falcon tree=null "
+    '"drafter={use: excerpt, select: {use: $name, tokens: 12}, drafter: {use: lookup}}"',
     "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
     "watcher": f"{TRAIN} train.watcher.use=$name",
     "contestant": "specframe bench small/falcon $name --limit 5",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
-from specframe.kernel.interfaces import Drafter, NeuralTarget
+from specframe.kernel.interfaces import Drafter, NeuralTarget, Target
 from specframe.kernel.training import LanguageModelDrafter
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LayerChoice:
         return LayerChoice(runs, runs)
 
 
-NEWEST_QUERIES = 32
+NEWEST_QUERIES = 64
 """Number of a prompt's last tokens whose queries a target's memory has."""
 
 
@@ -129,6 +129,36 @@ class SightPolicy(Protocol):
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
+
+
+class PromptSelection(Protocol):
+    """Chooses the tokens of a long prompt that are read in place of all of it, by a drafter or by a target.
+
+    Its constructor opens no file: `bind` loads weights.
+    """
+
+    tokens: int
+    """The most tokens that are read."""
+
+    def sized(self, tokens: int) -> Self:
+        """The same for another number of tokens, before `bind`. Raises InputError for one that is too small."""
+        ...
+
+    def bind(self, target: Target, drafter: Drafter | None = None) -> None:
+        """Attaches to the target of a prompt, and to the drafter that is to read what is chosen, if one is."""
+
+    def choose(self, prompt: Sequence[int]) -> list[int]:
+        """The places that are read, `tokens` of them, ascending, of a prompt that has more."""
+        ...
+
+
+@runtime_checkable
+class ReadableDrafter(Protocol):
+    """A drafter whose model can read texts as a target does."""
+
+    def as_target(self) -> LayeredTarget:
+        """The model as a target of its own state, whose memory has queries where its attention shows them."""
+        ...
 
 
 @runtime_checkable

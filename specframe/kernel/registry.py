@@ -12,7 +12,7 @@ from typing import Any
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
-from specframe.kernel.layers import SightPolicy
+from specframe.kernel.layers import PromptSelection, SightPolicy
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout, Watcher
 from specframe.kernel.versions import Renamed, missing_methods
@@ -26,6 +26,7 @@ KINDS: dict[str, type] = {
     "rollout": Rollout,
     "head": Head,
     "sight": SightPolicy,
+    "selection": PromptSelection,
     "store": Store,
     "contestant": Contestant,
     "watcher": Watcher,

@@ -22,6 +22,7 @@ from specframe.plugin import Committed, Draw, Prompts, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe_excerpt.excerpt import Excerpt
+from specframe_excerpt.selection import Bm25Pieces
 from tests.components.sessions import CONTEXT
 
 PROMPTS = [[1, 2, 0, 1, 2, 2, 0, 0, 1, 2, 1, 0, 2, 2, 1, 0], [0, 1, 2], [2, 1, 0, 1, 1, 2, 0, 2, 1, 1]]
@@ -32,7 +33,7 @@ def model(vocab: int = 3) -> ModelDrafter:
 
 
 def excerpt(tokens: int = 6, chunk: int = 2, question: int = 2, vocab: int = 3) -> Excerpt:
-    return Excerpt(drafter=model(vocab), tokens=tokens, chunk=chunk, question=question)
+    return Excerpt(drafter=model(vocab), select=Bm25Pieces(tokens=tokens, chunk=chunk, question=question))
 
 
 class Recorded(ModelDrafter):
@@ -45,7 +46,7 @@ class Recorded(ModelDrafter):
 
 def recorded(prompts, **options):
     target, inner = TableTarget(vocab=3), Recorded.from_model(tiny_llama(3, seed=7))
-    drafter = Excerpt(drafter=inner, **options)
+    drafter = Excerpt(drafter=inner, select=Bm25Pieces(**options))
     specframe.compose(
         target=target,
         drafter=drafter,
@@ -136,7 +137,7 @@ def test_a_wrong_record_of_the_drafts_is_caught():
     def parts() -> Parts:
         target, drafter = (
             TableTarget(vocab=3, order=2, seed=0),
-            Misreported(drafter=model(), tokens=6, chunk=2, question=2),
+            Misreported(drafter=model(), select=Bm25Pieces(tokens=6, chunk=2, question=2)),
         )
         drafter.bind(target)
         return Parts(target, drafter, Chain(depth=2, draw=Draw.IID), Recursive())
@@ -151,14 +152,14 @@ def test_a_question_that_nothing_fits_is_warned_of_once(caplog):
         for _ in range(2):
             drafter._excerpt([*range(10, 40), 1, 2])
     assert [record.message for record in caplog.records] == [
-        "no piece of a prompt fits its question: the drafter reads its first and last pieces"
+        "no piece of a prompt fits its question: its first and last pieces are read"
     ]
 
 
 @pytest.mark.parametrize("options", [{"tokens": 128}, {"chunk": 0}, {"question": 0}])
 def test_sizes_that_cannot_be_are_a_line(options):
     with pytest.raises(InputError, match="excerpt needs"):
-        Excerpt(drafter=model(), **options)
+        Bm25Pieces(**options)
 
 
 def test_a_drafter_of_the_target_s_own_layers_is_refused():

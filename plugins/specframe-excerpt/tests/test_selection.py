@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from specframe import InputError
-from specframe_excerpt.selection import Bm25, Embeddings, select
+from specframe_excerpt.ranking import Bm25, Embeddings
+from specframe_excerpt.selection import select
 
 NONE = frozenset[int]()
 PROMPT = [90, 91, *range(10, 16), 1, 2, 3, 4, *range(20, 28), 1, 5, 6, 7, *range(30, 40), 2, 3]

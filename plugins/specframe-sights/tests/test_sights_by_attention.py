@@ -102,7 +102,7 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
         (lambda: KeyChunks(budget=95), "less than recent"),
         (lambda: KeyChunks(chunk=0), "at least 1, not 0"),
         (lambda: SnapKV(budget=32), "does not exceed the window"),
-        (lambda: SnapKV(window=33), "1 to 32 queries"),
+        (lambda: SnapKV(window=65), "1 to 64 queries"),
         (lambda: SnapKV(pool=4), "odd"),
         (lambda: Verified(budget=79), r"less than recent \+ 2 \* chunk = 80"),
         (lambda: Verified(recent=0), "at least 1, not 8 and 0"),

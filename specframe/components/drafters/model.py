@@ -30,8 +30,7 @@ class ModelDrafter:
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
     Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
-    each node of the frontier sees the committed tokens and its own path. Options are those of the `hf` target. Beyond
-    the model's own context a row drafts nothing.
+    each node of the frontier sees the committed tokens and its own path. Beyond its own context a row drafts nothing.
     It can be trained, also as a `fresh` Llama, or hybrid, of the target's tokenizer (FastDraft, Zafrir et al. 2024).
     With `layers` it is the checkpoint with these decoder layers alone, on the target's weights where those are the same
     and until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own
@@ -39,7 +38,7 @@ class ModelDrafter:
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
     `masked_text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
     With the head `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`.
-    With `together` drafts are approximate (EasySpec, arXiv 2502.02493); what was committed is read exactly.
+    With `together` drafts are approximate (EasySpec, arXiv 2502.02493), what is read of the text is not.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -95,8 +94,7 @@ class ModelDrafter:
         cls, model: nn.Module, tokenizer: Any = None, *, masks: Masks | None = None, head: Head | None = None
     ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
-        drafter = cls.__new__(cls)
-        drafter._equip(masks or Masks(), head)
+        (drafter := cls.__new__(cls))._equip(masks or Masks(), head)
         drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
         return drafter
 
@@ -221,6 +219,10 @@ class ModelDrafter:
         """The texts [B, L] with samples of the model in place of the tokens from `start` [B] >= 1 on, [B, L]."""
         return sample_on(self._reader.model, tokens, start, temperature)
 
+    def as_target(self) -> HFTarget:
+        """The model as a target of its own state; loads it."""
+        return self._loaded.as_target()
+
     def bind(self, target: Target) -> None:
         """Finds the tokens that the target has, too; raises CompositionError for another family's, or device."""
         self._target = target
@@ -262,9 +264,7 @@ class ModelDrafter:
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
         if self.masks.count or self.head is not None or self._together != 1:
-            raise CompositionError(
-                "a model drafter answers with all its layers: leave out masks, head, together or exits"
-            )
+            raise CompositionError("a model drafter has all its layers: leave out masks, head, together or exits")
         self._reader.parts.require_rewindable("draft with some of its layers")
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, self._room)

@@ -44,6 +44,13 @@ class Loaded:
     own: bool = True
     """True if the weights are the drafter's own, not the target's."""
 
+    def as_target(self) -> HFTarget:
+        """A target of its own state around the same weights, computed in the same way, whose memory has queries."""
+        target = self.reader.sibling()
+        target.computing.inner = self.forward
+        target.parts.taps.request_queries()
+        return target
+
     @property
     def forward(self) -> Forward:
         """The forward pass."""

@@ -9,7 +9,7 @@ from transformers.models.llama import modeling_llama
 from specframe import CompositionError
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
 from specframe_sights.chunks import KeyChunks
 from specframe_sights.snapkv import SnapKV
 from specframe_sights.verified import Verified
@@ -86,7 +86,7 @@ def test_a_prompt_read_in_pieces_shows_the_same_queries(build):
         tree, scores = target.admit(batch([prompt]))
         target.commit(tree, accept(tree, scores.logits))
         shown.append(target.memory().queries)
-    assert shown[0].shape[3] == 32
+    assert shown[0].shape[3] == NEWEST_QUERIES
     torch.testing.assert_close(shown[0], shown[1], rtol=1e-9, atol=1e-9)
 
 

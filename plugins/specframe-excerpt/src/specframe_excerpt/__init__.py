@@ -12,12 +12,30 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafter `excerpt` and the verifier `rapid`."""
+    """Registers the drafter `excerpt`, the selections `bm25`, `embeddings` and `specpc`, and the verifier `rapid`."""
     register(
         "drafter",
         "excerpt",
         "specframe_excerpt.excerpt:Excerpt",
         summary="RAPID: a drafter that reads the pieces of a long prompt that fit its question, in place of all of it",
+    )
+    register(
+        "selection",
+        "bm25",
+        "specframe_excerpt.selection:Bm25Pieces",
+        summary="the pieces of a prompt that fit its question by BM25",
+    )
+    register(
+        "selection",
+        "embeddings",
+        "specframe_excerpt.selection:EmbeddedPieces",
+        summary="the pieces of a prompt that fit its question by the cosine between mean embeddings",
+    )
+    register(
+        "selection",
+        "specpc",
+        "specframe_excerpt.specpc:AttendedTokens",
+        summary="the tokens of a prompt that a small model attends to at its end (SpecPC)",
     )
     register(
         "verifier",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specframe import CompositionError, InputError
+from specframe import CompositionError
 from specframe.plugin import (
     Committed,
     Context,
@@ -19,16 +18,16 @@ from specframe.plugin import (
     Observer,
     Promise,
     Prompts,
+    PromptSelection,
     Shrinkable,
     Target,
     TokenTree,
     TreePolicy,
     Untrained,
-    text_of,
 )
-from specframe_excerpt.selection import Bm25, Embeddings, PieceRanking, select
+from specframe_excerpt.selection import Bm25Pieces
 
-log = logging.getLogger("specframe.excerpt")
+PartT = TypeVar("PartT")
 
 
 @runtime_checkable
@@ -41,23 +40,19 @@ class Bounded(Protocol):
 
 
 class Excerpt:
-    """Another drafter, which reads the best-fitting pieces of a prompt, in their order, and its end, the question.
+    """Another drafter, which reads a part of a long prompt, in its order.
 
     The target reads everything, so a lossless verifier stays lossless. A prompt of no more than `tokens` tokens is read
     as it is. A drafting model, also the target's own checkpoint, so drafts behind a long prompt at the price of a short
     one, and reads it sooner.
 
-    Pieces are ranked by BM25 over tokens and pairs of tokens, or by the cosine between mean embeddings. The first piece
-    and special tokens, such as a chat template's, are always read.
-
-    Source: RAPID (Chen et al. 2025, arXiv 2502.20330), whose drafter reads what a retrieval model finds.
+    A selection chooses the part: the pieces that fit the prompt's end, the question (`bm25`, as RAPID does, Chen et al.
+    2025, arXiv 2502.20330), or what a small model attends to there (`specpc`).
 
     Options:
         drafter: the drafter, one that reads tokens alone
-        tokens: how many tokens of a prompt are read at most
-        chunk: how many tokens a piece has
-        question: how many tokens at the prompt's end are the question
-        embeddings: a safetensors file with one tensor, a vector for each of the target's tokens; none: BM25
+        tokens: how many tokens of a prompt are read at most; none: those of the selection
+        select: the selection; none: bm25
     """
 
     taps: frozenset[str] = frozenset()
@@ -66,25 +61,17 @@ class Excerpt:
         self,
         *,
         drafter: Drafter,
-        tokens: int = 1024,
-        chunk: int = 128,
-        question: int = 128,
-        embeddings: str | None = None,
+        tokens: int | None = None,
+        select: PromptSelection | None = None,
     ) -> None:
-        if min(chunk, question) < 1 or tokens <= question:
-            raise InputError(
-                "excerpt needs chunk and question of at least 1, and more tokens than the question's, got "
-                f"{chunk}, {question} and {tokens}"
-            )
         if drafter.taps or drafter.promise.borrows or drafter.promise.ahead:
             raise CompositionError(
                 "the drafter of excerpt reads another prompt than the target, so it cannot use the target's features, "
                 "layers or keys, nor draft ahead; try a `model`"
             )
-        self.drafter, self.tokens, self.chunk, self.question = drafter, tokens, chunk, question
-        self._ranking: PieceRanking = Bm25() if embeddings is None else Embeddings.read(embeddings)
-        self._special: frozenset[int] = frozenset()
-        self._warned = False
+        self.drafter = drafter
+        chosen: PromptSelection = Bm25Pieces() if select is None else select
+        self.select = chosen if tokens is None else chosen.sized(tokens)
 
     @property
     def promise(self) -> Promise:
@@ -92,28 +79,26 @@ class Excerpt:
         return self.drafter.promise
 
     def untrained(self, vocab: int) -> Excerpt:
-        """A small excerpt by BM25, its drafter for a target of `vocab` tokens, whose context may be small, too."""
-        return _small(self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter)
+        """A small excerpt, its drafter for a target of `vocab` tokens, whose context may be small, too."""
+        drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        select = self.select.untrained(vocab) if isinstance(self.select, Untrained) else _smaller(self.select)
+        return Excerpt(drafter=drafter, select=select)
 
     def smaller(self) -> Excerpt:
         """A small excerpt around the drafter's small form, if it has one."""
-        return _small(self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter)
+        return Excerpt(drafter=_smaller(self.drafter), select=_smaller(self.select))
 
     def bind(self, target: Target) -> None:
         """Binds the drafter.
 
-        Raises InputError for embeddings of another vocabulary, CompositionError for excerpts beyond the drafter's
-        context.
+        Raises CompositionError for excerpts beyond the drafter's context, and what the selection raises.
         """
-        if isinstance(self._ranking, Embeddings):
-            self._ranking.require(target.vocab_size)
-        text = text_of(target)
-        marks = [] if text.tokenizer is None else text.tokenizer.all_special_ids
-        self._special = frozenset(marks) | frozenset(text.ends)
         self.drafter.bind(target)
-        if isinstance(self.drafter, Bounded) and self.tokens >= self.drafter.context:
+        self.select.bind(target, self.drafter)
+        if isinstance(self.drafter, Bounded) and self.select.tokens >= self.drafter.context:
             raise CompositionError(
-                f"an excerpt of {self.tokens} tokens leaves no room in the drafter's context of {self.drafter.context}"
+                f"an excerpt of {self.select.tokens} tokens leaves no room in the drafter's context of "
+                f"{self.drafter.context}"
             )
 
     def open(self, slots: int, room: int) -> None:
@@ -153,17 +138,14 @@ class Excerpt:
 
     def _excerpt(self, prompt: list[int]) -> list[int]:
         """The tokens of a prompt that are read."""
-        if len(prompt) <= self.tokens:
-            return prompt
-        found = select(prompt, self.tokens, self.chunk, self.question, self._special, self._ranking)
-        if not found.fitting and not self._warned:
-            self._warned = True
-            log.warning("no piece of a prompt fits its question: the drafter reads its first and last pieces")
-        return [prompt[place] for place in found.places]
+        chosen = range(len(prompt)) if len(prompt) <= self.select.tokens else self.select.choose(prompt)
+        return [prompt[place] for place in chosen]
 
 
-def _small(drafter: Drafter) -> Excerpt:
-    return Excerpt(drafter=drafter, tokens=3, chunk=1, question=1)
+def _smaller(part: PartT) -> PartT:
+    """The small form of a part, if it has one."""
+    small: PartT = part.smaller() if isinstance(part, Shrinkable) else part
+    return small
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

@@ -1,87 +1,132 @@
-"""Selection of the pieces of a prompt that fit its question."""
+"""Selections of the pieces of a prompt that fit its question."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import logging
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from copy import copy
+from typing import NamedTuple, Self
 
 from specframe import InputError
+from specframe.plugin import Drafter, Target, text_of
+from specframe_excerpt.ranking import Bm25, Embeddings, PieceRanking, Tokens
 
-Tokens = Sequence[int]
-
-SATURATION = 1.2
-"""k1 of BM25: how soon further occurrences of a term count for nothing."""
-LENGTH = 0.75
-"""b of BM25: how much a long piece is held against its terms."""
+log = logging.getLogger("specframe.excerpt")
 
 
-class PieceRanking(Protocol):
-    """A measure of how well pieces fit a question."""
+class Marked:
+    """What selections have in common: special tokens, such as a chat template's, are always read."""
 
-    def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """A number for each piece, above 0 where it fits."""
+    tokens: int
 
+    def __init__(self) -> None:
+        self._special: frozenset[int] = frozenset()
 
-class Bm25:
-    """BM25 (Robertson and Zaragoza 2009) over single tokens and pairs of tokens that follow each other."""
+    def bind(self, target: Target, drafter: Drafter | None = None) -> None:
+        """Learns which tokens are special."""
+        text = text_of(target)
+        marks = [] if text.tokenizer is None else text.tokenizer.all_special_ids
+        self._special = frozenset(marks) | frozenset(text.ends)
 
-    def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """The sum over the question's terms of idf f (k1 + 1) / (f + k1 (1 - b + b length / mean length))."""
-        terms = [_terms(piece) for piece in pieces]
-        holding = Counter(term for each in terms for term in each)
-        mean = sum(map(len, pieces)) / max(1, len(pieces))
-        asked = _terms(question)
-        weights = {
-            term: math.log(1 + (len(pieces) - holding[term] + 0.5) / (holding[term] + 0.5))
-            for term in asked
-            if holding[term]
-        }
-        scores = []
-        for piece, counts in zip(pieces, terms, strict=True):
-            slack = SATURATION * (1 - LENGTH + LENGTH * len(piece) / mean)
-            found = ((weight, counts[term]) for term, weight in weights.items() if counts[term])
-            scores.append(sum(weight * count * (SATURATION + 1) / (count + slack) for weight, count in found))
-        return scores
+    def sized(self, tokens: int) -> Self:
+        """The same for another number of tokens."""
+        found = copy(self)
+        found.tokens = tokens
+        found.require_sizes()
+        return found
+
+    def require_sizes(self) -> None:
+        """Raises InputError for sizes that cannot be."""
+        raise NotImplementedError
 
 
-class Embeddings:
-    """The cosine between mean embeddings, from a table with a vector for every token."""
+class Pieces(Marked):
+    """Pieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
 
-    def __init__(self, table: Tensor) -> None:
-        """A table [V, D]."""
-        self._table = table
+    def __init__(self, tokens: int, chunk: int, question: int) -> None:
+        super().__init__()
+        self.tokens, self.chunk, self.question = tokens, chunk, question
+        self._warned = False
+        self.require_sizes()
 
-    @classmethod
-    def read(cls, file: str) -> Embeddings:
-        """The table of a safetensors file with one tensor [V, D]; raises InputError for any other file."""
-        try:
-            tensors = list(load_file(Path(file).expanduser()).values())
-        except Exception as error:  # safetensors raises errors of its own kind, the system its own
-            raise InputError(f"excerpt cannot read embeddings from {file}: {error}") from None
-        if len(tensors) != 1 or tensors[0].dim() != 2:
-            raise InputError(f"excerpt's embeddings are one tensor [vocabulary, width], and {file} holds others")
-        return cls(tensors[0].float())
-
-    def require(self, vocab: int) -> None:
-        """Raises InputError for a table with fewer vectors than a vocabulary has tokens."""
-        if len(self._table) < vocab:
+    def require_sizes(self) -> None:
+        """Raises InputError for a budget that the question fills, or pieces of nothing."""
+        if min(self.chunk, self.question) < 1 or self.tokens <= self.question:
             raise InputError(
-                f"excerpt's embeddings are of {len(self._table)} tokens, and the target has {vocab}: they are of "
-                "another model"
+                "excerpt needs chunk and question of at least 1, and more tokens than the question's, got "
+                f"{self.chunk}, {self.question} and {self.tokens}"
             )
 
-    def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """The cosine between the mean of the piece's vectors and the mean of the question's."""
-        means = torch.stack([self._table[torch.tensor(piece)].mean(0) for piece in (*pieces, question)])
-        return torch.cosine_similarity(means[:-1], means[-1:]).tolist()
+    def ranking(self) -> PieceRanking:
+        """The measure of how well pieces fit."""
+        raise NotImplementedError
+
+    def choose(self, prompt: Sequence[int]) -> list[int]:
+        """The places of a prompt that are read; where no piece fits, those of the first and last ones."""
+        found = select(prompt, self.tokens, self.chunk, self.question, self._special, self.ranking())
+        if not found.fitting and not self._warned:
+            self._warned = True
+            log.warning("no piece of a prompt fits its question: its first and last pieces are read")
+        return found.places
+
+
+class Bm25Pieces(Pieces):
+    """The pieces of a prompt that fit its end, the question, by BM25 over tokens and pairs of tokens.
+
+    The first piece and special tokens, such as a chat template's, are always read.
+
+    Source: RAPID (Chen et al. 2025, arXiv 2502.20330), whose drafter reads what a retrieval model finds.
+
+    Options:
+        tokens: how many tokens of a prompt are read at most
+        chunk: how many tokens a piece has
+        question: how many tokens at the prompt's end are the question
+    """
+
+    def __init__(self, *, tokens: int = 1024, chunk: int = 128, question: int = 128) -> None:
+        super().__init__(tokens, chunk, question)
+
+    def smaller(self) -> Bm25Pieces:
+        """The same of three tokens."""
+        return Bm25Pieces(tokens=3, chunk=1, question=1)
+
+    def ranking(self) -> PieceRanking:
+        """BM25."""
+        return Bm25()
+
+
+class EmbeddedPieces(Pieces):
+    """The pieces of a prompt that fit its end, the question, by the cosine between mean embeddings.
+
+    The first piece and special tokens, such as a chat template's, are always read.
+
+    Options:
+        file: a safetensors file with one tensor, a vector for each of the target's tokens
+        tokens: how many tokens of a prompt are read at most
+        chunk: how many tokens a piece has
+        question: how many tokens at the prompt's end are the question
+    """
+
+    def __init__(self, *, file: str, tokens: int = 1024, chunk: int = 128, question: int = 128) -> None:
+        super().__init__(tokens, chunk, question)
+        self.file = file
+        self._table: Embeddings | None = None
+
+    def smaller(self) -> Bm25Pieces:
+        """Three tokens by BM25: a small target's tokens have no vectors in the file."""
+        return Bm25Pieces(tokens=3, chunk=1, question=1)
+
+    def bind(self, target: Target, drafter: Drafter | None = None) -> None:
+        """Reads the file. Raises InputError for one that is none, or of another vocabulary."""
+        super().bind(target, drafter)
+        self._table = Embeddings.read(self.file)
+        self._table.require(target.vocab_size)
+
+    def ranking(self) -> PieceRanking:
+        """The table of the file."""
+        if self._table is None:
+            raise InputError("the selection embeddings was used before bind(target)")
+        return self._table
 
 
 class Selected(NamedTuple):
@@ -119,9 +164,3 @@ def _order(scores: list[float]) -> list[int]:
     rest = [piece for piece, score in enumerate(scores) if score <= 0]
     inwards = [rest[i // 2] if i % 2 == 0 else rest[-1 - i // 2] for i in range(len(rest))]
     return [*sorted(fitting, key=lambda piece: -scores[piece]), *inwards]
-
-
-def _terms(tokens: Tokens) -> Counter[object]:
-    terms: Counter[object] = Counter(tokens)
-    terms.update(pairwise(tokens))
-    return terms

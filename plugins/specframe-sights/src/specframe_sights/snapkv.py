@@ -22,7 +22,7 @@ class SnapKV:
 
     Options:
         budget: the most tokens that are seen
-        window: how many of the prompt's last queries vote, 32 at most
+        window: how many of the prompt's last queries vote, 64 at most
         pool: how many neighbours share a score, an odd number
     """
 

@@ -1,4 +1,4 @@
-"""How well pieces of a prompt fit its question."""
+"""Measures of how well pieces of a prompt fit its question."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ log = logging.getLogger("specframe.excerpt")
 
 
 class Marked:
-    """What selections have in common: special tokens, such as a chat template's, are always read."""
+    """A selection by which special tokens, such as a chat template's, are always read."""
 
     tokens: int
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures, kind, loading, pack, probe
+from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
 from specframe.components.targets.anatomy import LoadedModel
 from specframe.components.targets.forward import native, resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
@@ -136,6 +136,7 @@ class HFTarget(LoadedModel):
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
         self.parts.require_seeing(self.forward, prompts.inputs)
+        image_probe.check_once(self, prompts)
         logits, features = state.read_prompts(self.forward, prompts, self._taps, self.parts.vision)
         assert logits is not None  # [A, 1, V]
         state.take(self._cast(features))

@@ -47,10 +47,11 @@ def check_once(target: TransformersTarget) -> None:
     if note.exists():
         return
     target.check()
-    _remember(note, f"{target.config.model_type} scores trees as it scores each path\n")
+    remember(note, f"{target.config.model_type} scores trees as it scores each path\n")
 
 
-def _remember(note: Path, text: str) -> None:
+def remember(note: Path, text: str) -> None:
+    """Keeps what was found of a kind of model."""
     with suppress(OSError):  # a cache that cannot be written only makes the next start slower
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(text, encoding="utf-8")
@@ -85,7 +86,7 @@ def find_fault(target: TransformersTarget) -> str | None:
         raise
     except Exception as error:  # a forward pass may raise anything
         return f"its forward pass fails where texts of several lengths, or a tree, stand behind a cache{_words(error)}"
-    limit = _limit(target)
+    limit = tolerance(target)
     if not agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
     if not agree(logits.prompts, logits.alone[:, 0, 0], limit):
@@ -213,14 +214,14 @@ def find_layer_fault(target: TransformersTarget, chosen: LayerChoice, sight: Sig
             slots = _every_slot(target.memory(), sight.per_head)
             for part, wanted_states in zip((slice(1), slice(1, 3)), without, strict=True):
                 states = target.run_layers(chosen, tree, everything[:, part], slots)["last"]
-                if not agree(states, wanted_states, _limit(target)):
+                if not agree(states, wanted_states, tolerance(target)):
                     return "drafts that see all committed tokens differ from drafts without a `sight`"
         found = target.score(tree).logits
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
         return f"its forward pass fails with some of them alone{_words(error)}"
-    return None if agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
+    return None if agree(found, wanted, tolerance(target)) else "verification above them differs from a whole one"
 
 
 def _every_slot(memory: CommittedMemory, per_head: bool) -> ChosenSlots:
@@ -245,7 +246,8 @@ def deviation(target: TransformersTarget) -> float:
     return float(differences(logits.nodes, logits.paths).max())
 
 
-def _limit(target: TransformersTarget) -> float:
+def tolerance(target: TransformersTarget) -> float:
+    """Returns by how much logits may differ that were computed in two ways, as a share of the largest."""
     if target.quantization is not None or target.forward.cache is not None:
         return LOOSE
     # transformers computes recurrences in float32 at most

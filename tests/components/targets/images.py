@@ -7,7 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specframe.components.targets.hf import HFTarget
 from specframe.decoding.requests import Request
+from specframe.kernel.types import Prompts
+from tests.components.targets.models import accept, random_tree
 from tests.components.targets.registry.configs import SPECIAL
 from tests.components.targets.registry.walk import build
 
@@ -15,6 +18,8 @@ IMAGE = 4
 """The token that stands for a part of an image."""
 OTHERS = {"video_token_id": 48, "vision_start_token_id": 47, "vision_end_token_id": 46}
 COUNT = 10
+NODES = 7
+ROOM = 64
 FAMILIES = ["llava", "smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3"]
 PLACED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 """Those that place an image's parts in three rows of positions."""
@@ -89,3 +94,27 @@ def generated(model: Any, request: Request) -> tuple[list[int], Tensor]:
         output_logits=True,
     )
     return out.sequences[0, ids.shape[1] :].tolist(), torch.cat(out.logits)
+
+
+def worst(target: HFTarget, prompts: Prompts, wanted: list[tuple[list[int], Tensor]]) -> float:
+    """How far the roots' logits are from `generate`'s, in deviations, in a batch that random trees continue."""
+    noise = torch.Generator().manual_seed(7)
+    out: list[list[int]] = [[] for _ in wanted]
+    target.open(len(wanted), ROOM)
+    tree, scores = target.admit(prompts)
+    found = 0.0
+    while min(map(len, out)) < COUNT:
+        for row, (future, logits) in enumerate(wanted):
+            if len(out[row]) < COUNT and out[row] == future[: len(out[row])]:
+                right = logits[len(out[row])]
+                found = max(found, float((scores.logits[row, 0] - right).abs().max() / right.std()))
+        committed = target.commit(tree, accept(tree, scores.logits))
+        for row, tokens in enumerate(out):
+            new = committed.tokens[row, : int(committed.count[row])].tolist()
+            tokens += new[-1:] if committed.prompt is not None else new
+        rest = [future[len(tokens) :] for (future, _), tokens in zip(wanted, out, strict=True)]
+        tree = random_tree(committed.root, rest, NODES, noise)
+        scores = target.score(tree)
+    if any(tokens[:COUNT] != future for tokens, (future, _) in zip(out, wanted, strict=True)):
+        return max(found, 1.0)
+    return found

@@ -8,6 +8,7 @@ import pytest
 
 from tests.components.targets.registry.configs import names
 from tests.components.targets.registry.page import PAGE, render
+from tests.components.targets.registry.pictures import decodes_behind_image
 from tests.components.targets.registry.walk import Row, examine
 
 
@@ -68,6 +69,23 @@ def test_an_architecture_with_recurrent_layers_decodes_identically_and_not_by_it
     row = examine(name)
     assert row.outcome == "identical", row
     assert "recurrent layers keep one state" in row.layers
+
+
+@pytest.mark.parametrize("name", ["aya_vision", "internvl", "mistral3", "hyperclovax_vision_v2"])
+def test_an_architecture_decodes_identically_behind_an_image(name):
+    assert decodes_behind_image(name) == "identical"
+
+
+def test_a_page_tells_what_comes_of_images():
+    rows = [
+        Row("llava", "identical", images="identical"),
+        Row("qwen2_vl", "identical"),
+        Row("llama", "identical"),
+        Row("paligemma", "refused", "its attention sees the tokens that come after a position"),
+    ]
+    page = render(rows)
+    assert "| `llava` | identical |" in page and "| `qwen2_vl` | its texts are identical; no image was tried |" in page
+    assert "| `llama`" not in page and "| `paligemma` | its attention sees" in page
 
 
 def test_an_architecture_whose_layers_cannot_draft_is_listed():

@@ -15,38 +15,9 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request, groups, prompts_of
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Prompts
 from specframe.neural.ledger import Rows
-from tests.components.targets.images import COUNT, FAMILIES, IMAGE, PLACED, generated, prompt, seeing, text
-from tests.components.targets.models import accept, random_tree
+from tests.components.targets.images import FAMILIES, IMAGE, PLACED, ROOM, generated, prompt, seeing, text, worst
 from tests.components.targets.registry.walk import build
-
-NODES = 7
-ROOM = 64
-
-
-def worst(target: HFTarget, prompts: Prompts, wanted) -> float:
-    """How far the roots' logits are from `generate`'s, in deviations, in a batch that random trees continue."""
-    noise = torch.Generator().manual_seed(7)
-    out: list[list[int]] = [[] for _ in wanted]
-    target.open(len(wanted), ROOM)
-    tree, scores = target.admit(prompts)
-    found = 0.0
-    while min(map(len, out)) < COUNT:
-        for row, (future, logits) in enumerate(wanted):
-            if len(out[row]) < COUNT and out[row] == future[: len(out[row])]:
-                right = logits[len(out[row])]
-                found = max(found, float((scores.logits[row, 0] - right).abs().max() / right.std()))
-        committed = target.commit(tree, accept(tree, scores.logits))
-        for row, tokens in enumerate(out):
-            new = committed.tokens[row, : int(committed.count[row])].tolist()
-            tokens += new[-1:] if committed.prompt is not None else new
-        rest = [future[len(tokens) :] for (future, _), tokens in zip(wanted, out, strict=True)]
-        tree = random_tree(committed.root, rest, NODES, noise)
-        scores = target.score(tree)
-    if any(tokens[:COUNT] != future for tokens, (future, _) in zip(out, wanted, strict=True)):
-        return max(found, 1.0)
-    return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -180,3 +151,47 @@ def test_a_prompt_with_an_image_is_not_read_ahead(monkeypatch):
     while session.live:
         session.step()
     assert entry.tokens == generated(model, request)[0]
+
+
+@pytest.fixture
+def untried(monkeypatch, tmp_path):
+    """A cache folder in which no kind of model is known."""
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    return tmp_path / "checked"
+
+
+def notes(folder) -> list[str]:
+    return [note.name for note in folder.glob("*-images")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_kind_of_model_is_tried_with_its_first_image(family, untried, monkeypatch):
+    model = seeing(family, monkeypatch)
+    target = HFTarget.from_model(model)
+    session = open_session(target, 3)
+    (text_entry,) = session.admit([text(9, 8, 7)])
+    assert not notes(untried), "texts were read alone so far"
+    (entry,) = session.admit([prompt(model, 1)])
+    assert len(notes(untried)) == 1
+    calls: list[object] = []
+    monkeypatch.setattr(HFTarget, "teach", lambda *given: calls.append(given))
+    session.admit([prompt(model, 2)])
+    assert not calls, "a kind that is known was tried again"
+    while session.live:
+        session.step()
+    for row in (entry, text_entry):  # the test left the rows of the session alone
+        assert row.tokens == generated(model, row.request)[0]
+
+
+def test_a_model_that_scores_trees_behind_images_wrongly_refuses_them_and_reads_texts(untried, monkeypatch):
+    model = seeing("qwen2_5_vl", monkeypatch)
+    session = open_session(HFTarget.from_model(model), 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "places", lambda rows, positions: None)
+        with pytest.raises(InputError, match="does not score trees behind an image as it scores texts"):
+            session.admit([prompt(model, 1)])
+    assert not notes(untried) and not session.live
+    (entry,) = session.admit([text(9, 8, 7)])
+    while session.live:
+        session.step()
+    assert entry.tokens == generated(model, entry.request)[0]

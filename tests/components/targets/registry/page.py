@@ -13,6 +13,8 @@ from tests.components.targets.registry.walk import COUNT, NODES, Row
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "architectures.md"
 
+UNTRIED = "its texts are identical; no image was tried"
+
 
 def render(rows: Sequence[Row]) -> str:
     """The page of what came out."""
@@ -33,6 +35,11 @@ def render(rows: Sequence[Row]) -> str:
         _listed(row for row in identical if not reads_images(row.name)),
         "By the text decoder of a model that reads images, too:\n",
         _listed(row for row in identical if reads_images(row.name)),
+        "## Behind images\n",
+        "Behind [an image](../howto/model.md#images), too, where inputs could be made for a random model of the kind. "
+        "Any other is tried with the first image that it reads: a tree behind it is compared with plain forward "
+        "passes.\n",
+        *_table(((row.name, row.images or UNTRIED) for row in rows if _sees(row)), "behind an image"),
         "## Own layers\n",
         f"Of these {len(identical)}, {len(drafting)} can [draft with their own layers](../methods/self.md): the same "
         "texts come out when the first half of the layers drafts, or all but one, and verification starts above them. "
@@ -51,6 +58,10 @@ def _listed(rows: Iterable[Row]) -> str:
     return ", ".join(f"`{row.name}`" for row in rows) + "\n"
 
 
-def _table(cells: Iterable[tuple[str, str]]) -> list[str]:
+def _sees(row: Row) -> bool:
+    return row.images != "" or (row.outcome == "identical" and reads_images(row.name))
+
+
+def _table(cells: Iterable[tuple[str, str]], title: str = "why") -> list[str]:
     lines = [f"| `{name}` | {why.replace('|', chr(92) + '|')} |" for name, why in cells]
-    return ["| architecture | why |\n|---|---|", *lines, ""]
+    return [f"| architecture | {title} |\n|---|---|", *lines, ""]

@@ -17,7 +17,11 @@ TARGETS: Parts = (
 DRAFTERS: Parts = (
     ("none", "none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
     ("model", "model:ModelDrafter", "a smaller causal language model of the target's vocabulary, which can be trained"),
-    ("self", "own_layers:OwnLayers", "the target itself, some of its layers left out, or on a part of the text"),
+    (
+        "self",
+        "own_layers:OwnLayers",
+        "the target itself: some of its layers, on a part of the text, or in 4 bits",
+    ),
     ("lookup", "lookup:Lookup", "copies what followed the last time these tokens appeared"),
     ("suffix", "suffix:Suffix", "copies from the text so far, longer after longer matches"),
     ("recycling", "recycling:Recycling", "the target's own second choices, proposed again"),

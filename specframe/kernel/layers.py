@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from specframe.kernel.interfaces import Drafter, NeuralTarget, Target
 from specframe.kernel.training import LanguageModelDrafter
@@ -21,6 +21,8 @@ class LayerChoice:
 
     attention: tuple[bool, ...]
     mlp: tuple[bool, ...]
+    quantize: Literal["int4", "int8"] | None = None
+    """The layers that run are a copy in so few bits, on the same keys and values; None: the target's own."""
 
     @classmethod
     def first(cls, count: int, layers: int) -> LayerChoice:
@@ -168,7 +170,8 @@ class LayeredTarget(NeuralTarget, Protocol):
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Raises CompositionError where the target cannot draft with the chosen layers, on what a sight chooses.
 
-        A running session goes on. For a sight that reads queries the target's memory keeps them from now on.
+        A running session goes on. A copy in few bits, where one is chosen, is made now. For a sight that reads queries
+        the target's memory keeps them from now on.
         """
 
     def run_layers(
@@ -181,7 +184,8 @@ class LayeredTarget(NeuralTarget, Protocol):
         nodes that they ran over here, by their paths.
 
         With chosen `slots` the nodes see these of the committed ones alone, and their own paths. There is `last` alone
-        then, and what is written for the nodes serves this draft only: `score` runs all layers over them.
+        then. What is written for the nodes then, or by a copy in few bits, serves this draft only: `score` runs all
+        layers over them.
         """
 
     def memory(self) -> CommittedMemory:

@@ -35,6 +35,7 @@ LOSSLESS = [path for path in RECIPES if path.parent.name != "lossy"]
 OWN_LAYERS = {
     "recipes/long/chunks.yaml",
     "recipes/long/magicdec.yaml",
+    "recipes/long/self-int4.yaml",
     "recipes/long/snapkv.yaml",
     "recipes/long/triforce.yaml",
     "recipes/long/verified.yaml",

@@ -1,9 +1,11 @@
-"""The target as its own drafter: some of its layers left out."""
+"""The target as its own drafter: some of its layers left out, on a part of the text, or in few bits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
-from specframe.neural.heads import make_proposal
+from specframe.neural.heads import divisible, make_proposal
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Head, Target, TreePolicy
@@ -32,16 +34,20 @@ class OwnLayers:
     pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Nothing that it
     writes is used by a verification then.
 
+    With `quantize` a copy of the layers in few bits drafts, on the target's own keys and values: the prompt is read
+    once, by the target (QuantSpec). Native passes run it. Logits are made by a copy of the LM head in 8 bits.
+
     Options:
         exit: how many layers to run, from the first on; the target's final norm and LM head read them
         skip: the layers to leave out, counted from 0; or `{attention: [..], mlp: [..]}`, those whose attention or MLP
             is left out
         head: how the final norm's output becomes logits; none: the target's LM head
         sight: what chooses the committed tokens that a draft sees; none: all of them
+        quantize: in how many bits a copy of the layers drafts; none: the layers themselves draft
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
     2024) for early exits and for the reuse in verification; MagicDec (Sadhukhan et al. 2025) for drafts on a part of
-    the text.
+    the text; QuantSpec (Tiwari et al. 2025) for drafts in 4 bits.
     """
 
     taps: frozenset[str] = frozenset()
@@ -54,42 +60,50 @@ class OwnLayers:
         skip: list[int] | dict[str, list[int]] | None = None,
         head: Head | None = None,
         sight: SightPolicy | None = None,
+        quantize: Literal["int4", "int8"] | None = None,
     ) -> None:
         if exit is not None and skip is not None:
             raise InputError("the drafter self takes one of `exit` and `skip`, not both")
-        if exit is None and skip is None and sight is None:
-            raise InputError("the drafter self needs `exit`, `skip` or a `sight`: without, it is the target itself")
+        if exit is None and skip is None and sight is None and quantize is None:
+            raise InputError(
+                "the drafter self needs `exit`, `skip`, a `sight` or `quantize`: without, it is the target itself"
+            )
         if exit is not None and exit < 1:
             raise InputError(f"self: exit must leave at least 1 layer, not {exit}")
         self.exit = exit
         self.skip = None if skip is None else _checked(skip)
         self.head = head
         self.sight = sight
+        self.quantize = quantize
         self._slots: ChosenSlots | None = None
-        self._bound: tuple[LayeredTarget, LayerChoice] | None = None
+        self._bound: tuple[LayeredTarget, LayerChoice, Callable[[Tensor], Tensor]] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
         """The same for a target of two layers: the first one drafts, or all but such parts as are skipped here.
 
-        A sight is in its small form.
+        A sight is in its small form. The layers are too small for blocks of few bits.
         """
         small = copy(self)
         small.exit = None if self.exit is None else 1
         small.skip = None if self.skip is None else _of_two_layers(self.skip)
         small.sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        small._bound = None
+        small.quantize = small._bound = None
         return small
 
     def bind(self, target: Target) -> None:
         """Takes the layers from the target. Raises CompositionError for one that is no model with such layers."""
         if not isinstance(target, LayeredTarget):
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
+        chosen = replace(self._choice(target.config.num_hidden_layers), quantize=self.quantize)
+        target.check_layers(chosen, self.sight)
+        read: Callable[[Tensor], Tensor] = target.head
         if self.head is not None:
             self.head.bind(target)
-        chosen = self._choice(target.config.num_hidden_layers)
-        target.check_layers(chosen, self.sight)
-        self._bound = target, chosen
+            read = self.head
+        elif self.quantize is not None:
+            read = divisible(target, "full").head_for(slice(None), "int8")
+        self._bound = target, chosen, read
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of the sight, where there is one."""
@@ -107,11 +121,11 @@ class OwnLayers:
         """The logits of the level below each frontier node."""
         if self._bound is None:
             raise CompositionError("drafter self was used before bind(target)")
-        target, chosen = self._bound
+        target, chosen, read = self._bound
         if self.sight is not None and frontier.tree.levels == 0:
             self._slots = self.sight.choose(target.memory())
         last = target.run_layers(chosen, frontier.tree, frontier.nodes, self._slots)["last"][:, :, None]  # [B, F, 1, D]
-        return make_proposal(target.head(last) if self.head is None else self.head(last), self.head, last)
+        return make_proposal(read(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
         """Lets the sight see what was committed, where there is one: the target keeps all other state."""

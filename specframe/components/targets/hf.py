@@ -216,6 +216,8 @@ class HFTarget(LoadedModel):
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
+        if chosen.quantize is not None:
+            native.add_copy(self.forward, chosen.quantize, self.quantization)
         if sight is not None and sight.queries:
             self._taps.request_queries()
         self._refuse(lambda target: probe.find_layer_fault(target, chosen, sight), what)

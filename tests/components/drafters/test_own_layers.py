@@ -261,7 +261,7 @@ def test_it_keeps_the_contract_of_drafters(options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "needs `exit`, `skip` or a `sight`"),
+        ({}, "needs `exit`, `skip`, a `sight` or `quantize`"),
         ({"exit": 1, "skip": [0]}, "not both"),
         ({"exit": 0}, "at least 1 layer"),
         ({"skip": []}, "each once"),

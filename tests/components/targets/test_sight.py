@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,17 +30,14 @@ def random_slots(memory: CommittedMemory, lists: tuple[int, int], budget: int, n
 
 
 def native(build, kind: str) -> HFTarget:
-    if kind == "int4 cache bfloat16":
-        target = HFTarget.from_model(build("llama", **BROAD).float())
-        target.cache = "bfloat16"
-        target._quantize("int4")
-        return target
+    kind, _, cache = kind.partition(" cache ")
+    model = build("llama", **BROAD)
+    target = HFTarget.from_model(model.bfloat16() if kind == "kernels" else model.float())
+    target.cache = cache or None
     if kind == "kernels":
-        target = HFTarget.from_model(build("llama", **BROAD).bfloat16())
         target._take_native()
-        return target
-    target = HFTarget.from_model(build("llama", **BROAD).float())
-    target._quantize(kind)
+    else:
+        target._quantize(kind)
     return target
 
 
@@ -51,25 +50,26 @@ def sessions(*targets: HFTarget, rows=PROMPTS) -> Tensor:
     return root
 
 
-def drafts(target: HFTarget, tree, slots: ChosenSlots | None, step: int = 3) -> Tensor:
-    """The states behind all layers at the tree's nodes, a few at a time."""
+def drafts(target: HFTarget, tree, slots: ChosenSlots | None, step: int = 3, chosen: LayerChoice = ALL) -> Tensor:
+    """The states behind the chosen layers, or all, at the tree's nodes, a few at a time."""
     found = [
-        target.run_layers(ALL, tree, torch.arange(start, start + step).expand(len(tree.tokens), -1), slots)["last"]
+        target.run_layers(chosen, tree, torch.arange(start, start + step).expand(len(tree.tokens), -1), slots)["last"]
         for start in range(0, tree.tokens.shape[1], step)
     ]
     return torch.cat(found, 1)
 
 
-def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int]) -> None:
-    """`target` drafts with sights of one to four slots, `fresh` does not; logits, features, keys and values are the
-    same to the last bit, while rows join and leave."""
+def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int] | None, chosen: LayerChoice = ALL) -> None:
+    """`target` drafts with sights of one to four slots, or of all; `fresh` does not; logits, features, keys and values
+    are the same to the last bit, while rows join and leave."""
     noise, taps = torch.Generator().manual_seed(3), frozenset({"last", "layer.1"})
     for one in (target, fresh):
         one.request(taps)
     root = sessions(target, fresh)
     for cycle, count in enumerate((9, 6, 12, 6, 3)):
         tree = random_tree(root, [[1, 2, 3]] * len(root), count, noise)
-        drafts(target, tree, random_slots(target.memory(), lists, 1 + cycle % 4, noise))
+        slots = None if lists is None else random_slots(target.memory(), lists, 1 + cycle % 4, noise)
+        drafts(target, tree, slots, chosen=chosen)
         scores, wanted = target.score(tree), fresh.score(tree)
         assert torch.equal(scores.logits, wanted.logits)
         assert all(torch.equal(scores.features[tap], wanted.features[tap]) for tap in taps)
@@ -95,6 +95,17 @@ def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int]) -> None:
 def test_what_a_draft_writes_is_scratch(kind, lists, build):
     target = native(build, kind)
     cycles(target, target.sibling(), lists)
+
+
+@pytest.mark.parametrize("lists", [None, (1, 1), (3, 2)], ids=["all slots", "one list", "lists of heads"])
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("kind", ["kernels", "kernels cache bfloat16"])
+@torch.no_grad()
+def test_what_a_copy_in_few_bits_writes_is_scratch(kind, layers, lists, build):
+    """Verification does not take over what it computed, as it does from the layers themselves."""
+    target, chosen = native(build, kind), replace(LayerChoice.first(layers, 3), quantize="int4")
+    target.check_layers(chosen)
+    cycles(target, target.sibling(), lists, chosen)
 
 
 @pytest.mark.sampled

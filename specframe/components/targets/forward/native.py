@@ -19,6 +19,7 @@ from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
+from specframe.neural.quantize import Quantization, round_layers
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
@@ -64,8 +65,16 @@ class NativeForward:
         self.cache = cache
         self.head: nn.Module = packed(head)
         self._embedding: nn.Embedding = decoder.embed_tokens
-        self._layers = PackedLayers(config, decoder.rotary_emb, list(layers), getattr(torch, cache or "float32"))
+        dtype = getattr(torch, cache or "float32")
+        self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), dtype)
+        self._modules, self._layers = layers, self._pack(layers)
+        self._copies: dict[Quantization, PackedLayers] = {}
         self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
+
+    def add_copy(self, quantization: Quantization) -> None:
+        """Makes a copy of layers that were not quantized, in so few bits, for passes that choose it."""
+        if quantization not in self._copies:
+            self._copies[quantization] = self._pack(round_layers(self._modules, quantization))
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs all or the chosen layers. Texts are read one by one and in chunks, which changes no bit of the result.
@@ -110,7 +119,9 @@ class NativeForward:
         shape, sizes = hidden.shape[:2], self._layers.shape
         wide = {"layer": hidden.shape[2], "query": sizes.heads * sizes.head_size}
         wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if tap != "last"}
-        self._layers.run(hidden, asked.positions, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
+        few = None if asked.layers is None else asked.layers.quantize
+        layers = self._layers if few is None else self._copies[few]
+        layers.run(hidden, asked.positions, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
         for tap in filter(is_query, wanted):
             wanted[tap] *= sizes.scale
         return hidden.to(self._embedding.weight.dtype), wanted
@@ -149,6 +160,20 @@ def require_cache(cache: CacheForm | None, forward: Forward) -> None:
         raise CompositionError(
             f"cache: {cache} is kept by native passes alone: add `kernels: true` or `quantize`, on a CPU"
         )
+
+
+def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | None) -> None:
+    """Makes a copy of a target's layers in few bits, whose own matrices are `kept` in the given ones.
+
+    Raises CompositionError where the target's passes cannot run it, or where its matrices have few bits themselves.
+    """
+    if not isinstance(forward, NativeForward):
+        raise CompositionError(
+            f"a draft by a copy in {quantization} runs by native passes: add `kernels: true` to the target, on a CPU"
+        )
+    if kept is not None:
+        raise CompositionError(f"the target's matrices are in {kept} already: leave out the drafter's `quantize`")
+    forward.add_copy(quantization)
 
 
 def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:

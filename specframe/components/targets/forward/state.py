@@ -193,10 +193,11 @@ class State:
     ) -> Features:
         """The features of draft nodes [B, F] when the chosen layers alone run; their outputs are kept for `score`.
 
-        Where they see chosen slots, or nothing is left for a verification to start from, nothing is kept.
+        Where they see chosen slots, are a copy in few bits, or leave nothing for a verification to start from, nothing
+        is kept.
         """
         features = resume.run_over(run, taps, chosen, tree, nodes, self.rows, context, slots)
-        serves = slots is None and 0 < chosen.whole < chosen.layers
+        serves = slots is None and chosen.quantize is None and 0 < chosen.whole < chosen.layers
         self.drafted = resume.Drafted.put(self.drafted, chosen, tree, nodes, features) if serves else None
         return features
 

@@ -277,11 +277,7 @@ class Session:
         self._release()
 
     def _open(self) -> None:
-        """Begins with no rows.
-
-        A tree policy keeps what it knows of earlier rows, a target the prompt that it reads ahead; the others need not
-        know how to keep none.
-        """
+        """Begins with no rows: a tree policy, and a target that reads a prompt ahead, keep none; others open anew."""
         claim(self.parts.target, self)
         self._alongside.end()
         self._pause = Pause()

@@ -27,6 +27,9 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Cycle, Draw
 
+CHAIN = 0
+"""The chain in which the drafter is timed, among numbers of nodes."""
+
 
 @dataclass
 class Shares:
@@ -153,9 +156,10 @@ def profile(
     Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and fewer
     below those. So deeper levels are measured mostly where the first choices were right, and separately where they were
     not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of `sizes` is the node
-    count of a tree to be timed, root included, 1 being plain decoding; the comb is always timed. The trees take turns,
-    prompt by prompt, because a machine drifts; the median is reported. Raises InputError for a drafter that makes its
-    own trees.
+    count of a tree to be timed, root included, 1 being plain decoding; the comb is always timed. The drafter's forward
+    pass is timed in a chain, which a drafter may search in one call; of the comb every proposal is read. The trees take
+    turns, prompt by prompt, because a machine drifts; the median is reported. Raises InputError for a drafter that
+    makes its own trees.
     """
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
@@ -168,7 +172,8 @@ def profile(
     if sizes and max(sizes) > (most := pipeline.parts.target.context // 2):
         raise InputError(f"a tree of {max(sizes)} nodes is too large for this target: time at most {most}")
     ranks, fit, recording = Ranks(), Fit(), ForecastTree(comb)
-    pipelines = {comb.shape.nodes: pipeline.with_parts(tree=recording)}
+    chain = Fixed(widths=[1] * depth, draw=draw)
+    pipelines = {comb.shape.nodes: pipeline.with_parts(tree=recording), CHAIN: pipeline.with_parts(tree=chain)}
     for size in sorted({*sizes} - {comb.shape.nodes}):
         if size == 1:
             pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
@@ -191,9 +196,9 @@ def profile(
             clocks[size].append(clock)
     if not all(clocks.values()):
         raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
+    chains, combs = clocks.pop(CHAIN), clocks[comb.shape.nodes]
     seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
-    combs = clocks[comb.shape.nodes]
-    draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
+    draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in chains)
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))
     rows_together = min(pipeline.run.batch, len(prompts))

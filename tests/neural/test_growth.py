@@ -16,9 +16,12 @@ from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fill import fill
+from specframe.components.trees.fixed import Chain
 from specframe.components.trees.recording import RecordingTree, WatchedTree
 from specframe.kernel.costs import Costs, Pause
-from specframe.kernel.types import Committed, Context, Prompts, TokenTree
+from specframe.kernel.interfaces import TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, Prompts, TokenTree
 from specframe.native.draft import NativeDraft
 from specframe.neural import NeuralDrafter
 from specframe.neural.rows import Stash
@@ -61,7 +64,7 @@ def committed(drafter: NeuralDrafter, counts: list[int], noise: torch.Generator,
     return Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count) if prompt else None, counts)
 
 
-def grown(drafter: NeuralDrafter, policy: Dynamic, root: Tensor, costs: Costs | None, natively: bool) -> TokenTree:
+def grown(drafter: NeuralDrafter, policy: TreePolicy, root: Tensor, costs: Costs | None, natively: bool) -> TokenTree:
     """The draft below root, by the drafter's own search or level by level."""
     context = Context(Sampling(), SeededRandom(0, 1).draft, costs)
     if natively:
@@ -76,7 +79,7 @@ def differing(found: TokenTree, wanted: TokenTree) -> list[str]:
     return fields if found.levels == wanted.levels else [*fields, "levels"]
 
 
-policies = st.builds(
+policies = st.builds(Chain, depth=st.integers(1, 6)) | st.builds(
     lambda depth, width, nodes, gain, powers: Dynamic(
         depth=depth, width=width, nodes=nodes, gain=gain, calibration=powers
     ),
@@ -164,11 +167,25 @@ def test_a_native_search_that_differs_in_one_deep_node_is_found(field, monkeypat
     assert field in differing(grown(one, policy, torch.tensor([3]), None, natively=True), wanted)
 
 
-def test_equally_likely_tokens_are_taken_in_the_order_of_birth() -> None:
+@pytest.mark.parametrize("depths", [[0, 0], [3, 3], [1, 3], [2, 0]])
+def test_chains_of_other_lengths_in_each_row_are_searched_in_one_call(depths) -> None:
+    drafts, shape = [], Chain(depth=4).shape
+    one, other = pair_of("eagle", torch.bfloat16)
+    first = committed(one, [7, 4], torch.Generator().manual_seed(2), prompt=True)
+    for drafter, natively in ((one, True), (other, False)):
+        drafter.open(2, 64)
+        drafter.commit(first)
+        context = Context(Sampling(), SeededRandom(0, 2).draft, search=drafter._search if natively else None)
+        drafts.append(fill(shape, Draw.TOP, drafter.expand, torch.tensor([3, 5]), context, depths))
+    assert differing(*drafts) == []
+
+
+@pytest.mark.parametrize("policy", [Dynamic(depth=4, width=3, nodes=9), Chain(depth=4)])
+def test_equally_likely_tokens_are_taken_in_the_order_of_birth(policy) -> None:
     """The LM head has every row twice, so each token comes with a twin of the same value, on every level."""
     model = random_model(vocab=VOCAB, size=SIZE, layers=2).float()
     model.lm_head.weight.data[1::2] = model.lm_head.weight.data[::2]
-    target, policy = HFTarget.from_model(model, None), Dynamic(depth=4, width=3, nodes=9)
+    target = HFTarget.from_model(model, None)
     first = None
     drafts = []
     for natively in (True, False):
@@ -180,7 +197,7 @@ def test_equally_likely_tokens_are_taken_in_the_order_of_birth() -> None:
         drafts.append(grown(drafter, policy, torch.tensor([3, 5]), None, natively))
     assert differing(*drafts) == []
     tokens = drafts[0].tokens[0, 1:].tolist()
-    assert sum(token ^ 1 in tokens for token in tokens) >= 4
+    assert isinstance(policy, Chain) or sum(token ^ 1 in tokens for token in tokens) >= 4
 
 
 def test_rows_that_come_and_go_keep_their_drafts() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specframe.components.trees.growth import Growth, one_of
 from specframe.components.trees.shape import Level, Shape
-from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
+from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, SearchBeam, TokenTree
+from specframe.neural.transfer import tensor_on
 
 
 def fill(
@@ -26,8 +28,11 @@ def fill(
     exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
 
     With `depth`, a number for each row, a row gets only its first `depth` levels, and the tree as many as the deepest
-    row; nothing random is drawn for the others, whose nodes are invalid there.
+    row; nothing random is drawn for the others, whose nodes are invalid there. A chain of the most probable tokens is a
+    beam search of width 1: a drafter that has one of its own does it in one call.
     """
+    if draw is Draw.TOP and shape.chain and context.search is not None:
+        return _searched(context.search, [shape.depth] * len(root) if depth is None else depth, root)
     growth = Growth(root)
     levels = shape.levels(root.device)
     limit: Tensor | None = None  # [B], where rows differ
@@ -56,6 +61,18 @@ def fill(
                 _add_sampled(growth, level, here, draw, context, going)
         done += len(block)
     return growth.tree
+
+
+def _searched(search: SearchBeam, depth: Sequence[int], root: Tensor) -> TokenTree:
+    """The chains of so many nodes below root [B], by the drafter's own search; shorter ones end in invalid nodes."""
+    deepest = max(depth)
+    if deepest == 0:
+        return TokenTree.root_only(root)
+    tree, _ = search(BeamSearch(deepest, 1, deepest + 1), root)
+    if min(depth) == deepest:
+        return tree
+    valid = tree.valid & (tree.depth <= tensor_on(root.device, depth)[:, None])
+    return replace(tree, tokens=tree.tokens.masked_fill(~valid, 0), valid=valid)
 
 
 def _best(logits: Tensor, count: int) -> Tensor:

@@ -98,6 +98,11 @@ class Shape:
         return cls(path for depth in depths for path in product(*(range(width) for width in widths[:depth])))
 
     @property
+    def chain(self) -> bool:
+        """True for a single path of first choices."""
+        return self.nodes == self.depth + 1 and not any(map(any, self.paths))
+
+    @property
     def gap(self) -> Path | None:
         """A path whose earlier sibling is missing, if there is one."""
         known = set(self.paths)

@@ -125,16 +125,17 @@ class Adaptive:
 
         `usual` is the acceptance of levels that a row has not tested for long, in place of that of the file.
         """
-        shares = self._shares(root, self._usual if usual is None else usual)  # [B, D]
+        shares = self._shares(root, usual)  # [B, D]
         return torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
 
-    def _shares(self, root: Tensor, usual: Sequence[float]) -> Tensor:
+    def _shares(self, root: Tensor, usual: Sequence[float] | None = None) -> Tensor:
         """The estimated acceptance of every level, given the one above: [B, D], on the host."""
         if self._tried is None or self._accepted is None:
             nothing = [0.0] * self.depth
             counts = [[nothing, nothing]] * len(root)
         else:
             counts = torch.stack([self._tried, self._accepted], 1).tolist()
+        usual = self._usual if usual is None else usual
         shares = [estimated(tried, accepted, usual) for tried, accepted in counts]
         return torch.tensor(shares, dtype=torch.float64)
 

@@ -49,6 +49,7 @@ from specframe.files.text import printable as printable
 from specframe.kernel.capabilities import DelegatingTarget as DelegatingTarget
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
+from specframe.kernel.capabilities import Reporting as Reporting
 from specframe.kernel.capabilities import SeeingTarget as SeeingTarget
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained

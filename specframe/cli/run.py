@@ -149,6 +149,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "overhead": clock.overhead,
         "phases": clock.shares,
         "ahead": ahead_of(acceptance, clock),
+        "drafter": report_of(pipeline.parts.drafter),
         "forward_ms": {
             name: 1000 * clock.seconds[name] / clock.calls[name] for name in ("target", "drafter") if clock.calls[name]
         },
@@ -177,6 +178,14 @@ def devices_of(drafter: Drafter) -> dict[str, str] | None:
     if not isinstance(drafter, DistantDrafter):
         return None
     return {name: str(device) for name, device in zip(("target", "drafter"), drafter.places, strict=True)}
+
+
+def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
+    """The figures of a drafter's own; none of most."""
+    from specframe.kernel.capabilities import Reporting
+
+    found = drafter.report() if isinstance(drafter, Reporting) else {}
+    return {part: dict(figures) for part, figures in found.items()}
 
 
 def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:

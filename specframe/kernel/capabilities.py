@@ -93,6 +93,15 @@ class Needs:
 
 
 @runtime_checkable
+class Reporting(Protocol):
+    """A drafter with figures of its own work, such as what its drafts read; `specframe run` prints them."""
+
+    def report(self) -> Mapping[str, Mapping[str, float]]:
+        """The figures so far by name, under the name of a part; empty before the first draft."""
+        ...
+
+
+@runtime_checkable
 class Shrinkable(Protocol):
     """A tree policy that has a small form, or a drafter that builds its own trees and has one."""
 

@@ -75,6 +75,28 @@ class ChosenSlots:
     slots: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
 
 
+@dataclass
+class SeenTokens:
+    """Counts of the committed tokens that drafts see, and of those that there are."""
+
+    drafts: int = 0
+    seen: int = 0
+    committed: int = 0
+
+    def add(self, most: int, counts: Sequence[int]) -> None:
+        """Counts a draft of each row, which has so many committed tokens and sees `most` of them at most."""
+        self.drafts += len(counts)
+        self.seen += sum(min(most, count) for count in counts)
+        self.committed += sum(counts)
+
+    def figures(self, budget: int) -> dict[str, float]:
+        """Means over the drafts; empty without any."""
+        if not self.drafts:
+            return {}
+        means = {"seen": self.seen / self.drafts, "context": self.committed / self.drafts}
+        return {"budget": budget, **means, "share": self.seen / max(1, self.committed)}
+
+
 class CommittedMemory(Protocol):
     """A target's keys and values of what is committed, to be read alone. A slot is a position of the row's text."""
 

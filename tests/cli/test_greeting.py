@@ -34,6 +34,7 @@ SUMMARY = {
     "repeats": 3,
     "peak_memory_bytes": 460_000_000,
     "ahead": None,
+    "drafter": {"review": {"forwards": 38, "tokens a forward": 1.11, "accepted": 0.0889}},
     "devices": None,
     "images": None,
     "nodes": 2.71,

@@ -249,7 +249,7 @@ def test_a_full_disk_behind_the_output_is_one_line():
 def test_figures_name_the_folder_as_text(wide, capsys):
     summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
     summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None, "costs": None}
-    summary |= {"ahead": None, "devices": None, "images": None}
+    summary |= {"ahead": None, "drafter": {}, "devices": None, "images": None}
     print_figures(summary | {"lossless": True, "peak_memory_bytes": 1})
     print_place(Path(NAME.replace("//", "")))
     output = capsys.readouterr().out

@@ -24,6 +24,7 @@ from specframe.plugin import Draw
 from specframe.testing import GivenDrafter, check_drafter
 from specframe_ahead.ahead import Ahead
 from specframe_nested.cascade import Cascade
+from specframe_sights.chunks import KeyChunks
 from specframe_sights.window import SinkWindow
 
 DRAFTS = {
@@ -78,6 +79,11 @@ TOP = {
     "three levels": three,
     "the target's layers": lambda: cascade(Suffix(), OwnLayers(exit=1), ask=2),
     "a sight": lambda: cascade(model(), OwnLayers(sight=SinkWindow(sinks=1, recent=1)), ask=2),
+    "chosen chunks": lambda: cascade(
+        ModelDrafter.from_model(tiny_llama(3, seed=8), sight=SinkWindow(sinks=1, recent=2)),
+        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
+        ask=2,
+    ),
     "the target's layers below": lambda: cascade(OwnLayers(exit=1), ask=2),
 }
 
@@ -126,6 +132,40 @@ def test_a_recipe_of_three_levels_gives_the_target_s_text(temperature, tmp_path)
             found = pipeline.generate(prompts)
             assert found.tokens == pipeline.plain().generate(prompts).tokens
             assert found.acceptance.drafted > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize("draw", ["top", "iid"])
+def test_triforce_gives_the_target_s_text_and_reports_what_it_read(temperature, draw, tmp_path):
+    """A small model on a window, the target on chunks; `run` shows the figures of both levels."""
+    for name, seed, layers in (("target", 1, 3), ("small", 1, 1)):
+        random_model(vocab=24, layers=layers, seed=seed).double().save_pretrained(tmp_path / name)
+    small = {"use": "model", "model": str(tmp_path / "small"), "dtype": "float64"}
+    chunks = {"use": "chunks", "budget": 7, "chunk": 2, "recent": 1, "every": 2}
+    pipeline = specframe.compose(
+        target={"use": "hf", "model": str(tmp_path / "target"), "dtype": "float64"},
+        drafter={
+            "use": "cascade",
+            "tokens": 4,
+            "ask": 2,
+            "draw": draw,
+            "draft": {**small, "sight": {"use": "window", "sinks": 1, "recent": 4}},
+            "review": {"use": "self", "sight": chunks},
+        },
+        sampling={"temperature": temperature, "top_p": 0.9, "max_new_tokens": 16},
+        run={"batch": 2},
+    )
+    prompts = [[1, 2, 0, 1, 2, 5, 6, 7, 1, 2, 3, 9, 8, 1, 2], [2], [0, 1, 7]]
+    assert pipeline.parts.drafter.report() == {}
+    found = pipeline.generate(prompts)
+    assert found.tokens == pipeline.plain().generate(prompts).tokens
+    report = pipeline.parts.drafter.report()
+    review, shares = report["review"], [report[f"{level}'s sight"] for level in ("draft", "review")]
+    assert 1 <= review["tokens a forward"] <= 3 and 0 <= review["accepted"] <= 1
+    assert review["tokens a forward"] * review["forwards"] == pytest.approx(found.acceptance.drafted)
+    for share, budget in zip(shares, (5, 7), strict=True):
+        assert share["budget"] == budget >= share["seen"] and share["context"] > 10
+        assert share["share"] == pytest.approx(share["seen"] / share["context"])
 
 
 REFUSED = [

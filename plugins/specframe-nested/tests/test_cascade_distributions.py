@@ -9,6 +9,7 @@ from cascades import GIVEN, Chains, cascade, model
 
 from specframe import Sampling
 from specframe.certify.compositions.emission import Emission
+from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
@@ -19,6 +20,7 @@ from specframe.decoding.session import Parts
 from specframe.plugin import Draw, Verdict
 from specframe.testing import GivenTarget, audit
 from specframe_nested.cascade import Cascade
+from specframe_sights.chunks import KeyChunks
 
 WARM = Sampling(temperature=1.0)
 
@@ -41,6 +43,12 @@ DRAWN = {
     "match": lambda: drawn(model(8, vocab=2), "match"),
     "recursive": lambda: drawn(model(8, vocab=2)),
     "copies": lambda: drawn(Suffix()),
+    "chosen chunks": lambda: cascade(
+        model(8, vocab=2),
+        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
+        draw=Draw.IID,
+        rule="recursive",
+    ),
     "three levels": lambda: drawn(
         cascade(model(9, vocab=2), model(8, vocab=2), tokens=2, draw=Draw.IID, rule="recursive"), tokens=4, ask=2
     ),
@@ -50,7 +58,9 @@ DRAWN = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("verifier", [Match, Recursive, Traversal])
 @pytest.mark.parametrize(
-    "make", [DRAWN["match"], DRAWN["recursive"], DRAWN["copies"]], ids=["match", "recursive", "copies"]
+    "make",
+    [DRAWN[name] for name in ("match", "recursive", "copies", "chosen chunks")],
+    ids=["match", "recursive", "copies", "chosen chunks"],
 )
 def test_every_text_has_the_probability_that_the_target_gives_it(make, verifier):
     found = emission(make(), verifier(), tiny(2)).compare(budget=400_000)

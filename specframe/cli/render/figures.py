@@ -42,6 +42,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("tau", f"{summary['tau']:.2f} {TAU_IS} ({counted(summary['cycles'], 'cycle')})"),
         ("alpha", f"{_list(summary['alpha'])}  ({ALPHA_IS})"),
     ]
+    rows += [(part, _figures(found)) for part, found in summary["drafter"].items()]
     if (images := summary["images"]) is not None:
         rows.append(("images", f"{images['positions']} of the prompts' {images['of']} positions"))
     if summary["costs"] is not None:
@@ -68,6 +69,11 @@ def _ahead(found: dict[str, float]) -> str:
         f"{found['aside_ms']:.2f} ms a cycle, {found['hidden_ms']:.2f} hidden behind the target, "
         f"{found['wait_ms']:.2f} waited for"
     )
+
+
+def _figures(found: dict[str, float]) -> str:
+    """A drafter's own figures: whole numbers as such, others with as many digits as say something."""
+    return ", ".join(f"{name} {value:.0f}" if value >= 10 else f"{name} {value:.3g}" for name, value in found.items())
 
 
 def _list(values: list[float]) -> str:

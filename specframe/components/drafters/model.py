@@ -13,20 +13,28 @@ from torch import Tensor, nn
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
-from specframe.components.drafters.model_recurrent import reading_of
+from specframe.components.drafters.model_readings import ReadModel, check_options, check_sight, reading_of
 from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_training import checked_exits, read_exits, read_on, sample_on, save_model
-from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, require_fitting, trainable
+from specframe.components.drafters.model_weights import (
+    Checkpoint,
+    Coarseness,
+    Loaded,
+    own,
+    require_fitting,
+    trainable,
+)
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_hybrid, tiny_llama
-from specframe.kernel.capabilities import Promise, Untrained
+from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
+from specframe.kernel.layers import SeenTokens, SightPolicy
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
 
 
-class ModelDrafter:
+class ModelDrafter(ReadModel):
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
     Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
@@ -55,6 +63,7 @@ class ModelDrafter:
         mask_token: the token that they are; none: the `pard_token` of the model's config
         head: the head that rates its tokens, `acceptance`; none: no rating
         together: how many layers get one input when a draft's nodes are read, their outputs being added
+        sight: what chooses the committed tokens that texts and drafts are read on, such as `window` (TriForce)
     """
 
     taps: frozenset[str] = frozenset()
@@ -78,10 +87,11 @@ class ModelDrafter:
         mask_token: int | None = None,
         head: Head | None = None,
         together: int = 1,
+        sight: SightPolicy | None = None,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError("a model drafter needs one of `model`, which drafts, and `fresh`, a new one's sizes")
-        self._equip(Masks(masks, mask_token), head)
+        self._equip(Masks(masks, mask_token), head, sight)
         self._small = tiny_hybrid if "mamba_layers" in (fresh or {}) else tiny_llama
         if weights is not None:
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
@@ -91,10 +101,17 @@ class ModelDrafter:
 
     @classmethod
     def from_model(
-        cls, model: nn.Module, tokenizer: Any = None, *, masks: Masks | None = None, head: Head | None = None
+        cls,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        masks: Masks | None = None,
+        head: Head | None = None,
+        sight: SightPolicy | None = None,
     ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
-        (drafter := cls.__new__(cls))._equip(masks or Masks(), head)
+        drafter = cls.__new__(cls)
+        drafter._equip(masks or Masks(), head, sight)
         drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
         return drafter
 
@@ -107,7 +124,9 @@ class ModelDrafter:
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
         head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=self.masks.small(vocab), head=head)
+        sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
+        masks = self.masks.small(vocab)
+        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=masks, head=head, sight=sight)
         return small.read_together(self._together)
 
     def read_together(self, together: int) -> ModelDrafter:
@@ -117,26 +136,19 @@ class ModelDrafter:
         self._together = together
         return self
 
-    def _equip(self, masks: Masks, head: Head | None) -> None:
-        if masks.count and head is not None:
-            raise CompositionError("a model drafter's head rates one level: leave out masks, or the head")
-        self.masks, self.promise, self.head = masks, masks.promise, head
+    def _equip(self, masks: Masks, head: Head | None, sight: SightPolicy | None) -> None:
+        check_options(masks, head, sight)
+        self.masks, self.promise, self.head, self.sight = masks, masks.promise, head, sight
+        self._seen = SeenTokens()
         self._rating = Rating(head)
-
-    @cached_property
-    def _loaded(self) -> Loaded:
-        """The model, loaded by the first bind."""
-        return self._load(self._target)
-
-    @property
-    def _reader(self) -> HFTarget:
-        return self._loaded.reader
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
         self._slots, self._room = slots, room
         self._session: ModelReading | None = None
         self._asked: Frontier | None = None
+        if self.sight is not None:
+            self.sight.open(slots, room)
 
     @property
     def _reading(self) -> ModelReading:
@@ -144,35 +156,10 @@ class ModelDrafter:
         if self._session is None:
             loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
             forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
-            kind = reading_of(self._reader)
-            self._session = kind(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known)
+            kind = reading_of(self._reader, self.sight)
+            self._session = kind(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known, self.sight)
             self._session.drafting = loaded.together(self._together) or forward
         return self._session
-
-    @property
-    def vocab_size(self) -> int:
-        """Vocabulary size of the model; loads it."""
-        return self._reader.vocab_size
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's own tokenizer; loads the model."""
-        return self._reader.tokenizer
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a text of the model."""
-        return self._reader.ends
-
-    @property
-    def context(self) -> int:
-        """Number of positions of the model; loads it."""
-        return self._reader.context
-
-    @property
-    def depth(self) -> int:
-        """Number of layers of the model; loads it."""
-        return int(self._reader.config.num_hidden_layers)
 
     @property
     def module(self) -> nn.Module:
@@ -228,6 +215,7 @@ class ModelDrafter:
         self._target = target
         if self.masks.count or self._together > 1:
             self._reader.parts.require_rewindable("draft with masks, or with layers together")
+        check_sight(self.sight, self._reader)
         self._rating.shared = require_fitting(self._reader, target)
         self.masks = self.masks.of(self._reader.config, self._reader.vocab_size)
         self._rating.bind(self._loaded)
@@ -252,6 +240,8 @@ class ModelDrafter:
             return self.expand_to(frontier, self.depth)
         if frontier.tree.levels == 0:
             self._below_root = self._reading.read_committed()[:, None]  # [B, 1, K + 1, V]
+            if self.sight is not None:
+                self._seen.add(self.sight.budget, self._reading.text.lengths)
         elif not self.masks.count:
             return self._rating.propose(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
         else:
@@ -263,8 +253,10 @@ class ModelDrafter:
 
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        if self.masks.count or self.head is not None or self._together != 1:
-            raise CompositionError("a model drafter has all its layers: leave out masks, head, together or exits")
+        if self.masks.count or self.head is not None or self._together != 1 or self.sight is not None:
+            raise CompositionError(
+                "a model drafter has all its layers: leave out masks, head, together, sight or exits"
+            )
         self._reader.parts.require_rewindable("draft with some of its layers")
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, self._room)
@@ -297,3 +289,8 @@ class ModelDrafter:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._reading.keep(rows)
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Means of the committed tokens that drafts saw, where there is a sight."""
+        found = self._seen.figures(self.sight.budget) if self.sight is not None else {}
+        return {"sight": found} if found else {}

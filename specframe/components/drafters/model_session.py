@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.text import CommittedText
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import LayerChoice, SightPolicy
 from specframe.kernel.types import Committed, Prompts, TokenTree
 from specframe.native.sight import Causal, Mask, Sight
 from specframe.neural.cache import SlotCache
@@ -42,6 +42,7 @@ class ModelReading:
         room: how many positions a row will take.
         masks: the mask tokens behind the text.
         known: how many tokens the model has; the last of them is read in place of tokens beyond them. None: all.
+        sight: what chooses the committed tokens that are seen; see `SeeingReading`. None: all are.
     """
 
     memory: type[SlotCache] = SlotCache
@@ -59,6 +60,7 @@ class ModelReading:
         room: int,
         masks: Masks,
         known: int | None = None,
+        sight: SightPolicy | None = None,
     ) -> None:
         self.text = CommittedText()
         self.rows = Rows(self.memory(layers, min(room, FIRST) + SPARE, slots), rooted=self.rooted)
@@ -71,6 +73,7 @@ class ModelReading:
         self._context = context
         self._masks = masks
         self._vocab = known
+        self._sight = sight
         self.deeper = [Deeper(self, part) for part in range(1, len(parts))]
 
     def commit(self, committed: Committed) -> None:

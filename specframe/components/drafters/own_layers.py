@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import LayerChoice, LayeredTarget
+from specframe.kernel.layers import LayerChoice, LayeredTarget, SeenTokens
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 from specframe.neural.heads import divisible, make_proposal
 
@@ -76,6 +76,7 @@ class OwnLayers:
         self.sight = sight
         self.quantize = quantize
         self._slots: ChosenSlots | None = None
+        self._seen = SeenTokens()
         self._bound: tuple[LayeredTarget, LayerChoice, Callable[[Tensor], Tensor]] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
@@ -89,6 +90,7 @@ class OwnLayers:
         small.sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         small.quantize = small._bound = None
+        small._seen = SeenTokens()
         return small
 
     def bind(self, target: Target) -> None:
@@ -123,7 +125,9 @@ class OwnLayers:
             raise CompositionError("drafter self was used before bind(target)")
         target, chosen, read = self._bound
         if self.sight is not None and frontier.tree.levels == 0:
-            self._slots = self.sight.choose(target.memory())
+            memory = target.memory()
+            self._slots = self.sight.choose(memory)
+            self._seen.add(self._slots.slots.shape[3], memory.counts)
         last = target.run_layers(chosen, frontier.tree, frontier.nodes, self._slots)["last"][:, :, None]  # [B, F, 1, D]
         return make_proposal(read(last), self.head, last)
 
@@ -131,6 +135,11 @@ class OwnLayers:
         """Lets the sight see what was committed, where there is one: the target keeps all other state."""
         if self.sight is not None and self._bound is not None:
             self.sight.commit(committed, self._bound[0].memory())
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Means of the committed tokens that drafts saw, where there is a sight."""
+        found = self._seen.figures(self.sight.budget) if self.sight is not None else {}
+        return {"sight": found} if found else {}
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the sight, where there is one."""

@@ -223,15 +223,15 @@ def require_reach(needed: int, limit: int, reason: str) -> None:
         )
 
 
-def require_sight(config: Any, budget: int, context: int) -> None:
+def require_sight(config: Any, budget: int, context: int, owner: str = "the target") -> None:
     """Raises CompositionError where a draft cannot see a part of the committed slots, or no row has so many."""
     if limits := [view.limit for view in views(config).values() if view.limit is not None and view.limit < context]:
         raise CompositionError(
             f"a sight chooses among all committed tokens, and attention of {config.model_type} sees the last "
-            f"{min(limits)} alone; leave out `sight`, or take a target without sliding windows"
+            f"{min(limits)} alone; leave out `sight`, or take a model without sliding windows"
         )
     if budget > context:
-        raise CompositionError(f"a sight of {budget} tokens is longer than the target's context of {context}")
+        raise CompositionError(f"a sight of {budget} tokens is longer than {owner}'s context of {context}")
 
 
 def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.drafters.model_recurrent import RecurrentReading
+from specframe.components.drafters.model_readings import RecurrentReading
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_hybrid, tiny_llama

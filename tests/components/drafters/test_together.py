@@ -153,5 +153,5 @@ def test_what_is_refused() -> None:
         ModelDrafter(model="zoo://talk-7m", together=0)
     with pytest.raises(InputError, match="at least 1, and 1 with masks or a head, not 2"):
         ModelDrafter(model="zoo://talk-7m", masks=2, together=2)
-    with pytest.raises(CompositionError, match="leave out masks, head, together or exits"):
+    with pytest.raises(CompositionError, match="leave out masks, head, together, sight or exits"):
         drafter(2).exit_after([1])

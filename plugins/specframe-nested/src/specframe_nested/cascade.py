@@ -16,11 +16,12 @@ from specframe.plugin import (
     Observer,
     Promise,
     Recursive,
+    Reporting,
     Shrinkable,
     TokenTree,
     Untrained,
 )
-from specframe_nested.levels import CopyingProposer, ReviewedProposer, StepwiseProposer
+from specframe_nested.levels import CopyingProposer, ReviewCounts, ReviewedProposer, StepwiseProposer
 from specframe_nested.sketch import FunctionPolicy, Reader, Sketch
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Cascade:
         )
         self._observers = [part for part in (draft, review) if isinstance(part, Observer)]
         self._wrap: WrapExpand | None = None
+        self._counts = ReviewCounts()
 
     @property
     def verifier(self) -> Verifier:
@@ -115,7 +117,7 @@ class Cascade:
     def watched(self, wrap: WrapExpand, wrap_search: object = None) -> Cascade:
         """The same drafters, whose forward passes go through `wrap`."""
         twin = self._changed(self.draft.watched(wrap) if isinstance(self.draft, Cascade) else self.draft, self.review)
-        twin._wrap = wrap
+        twin._wrap, twin._counts = wrap, self._counts
         return twin
 
     def bind(self, target: Target) -> None:
@@ -156,7 +158,8 @@ class Cascade:
         def with_draft(below: ChainProposer) -> TokenTree:
             def with_review(expand: Expand) -> TokenTree:
                 reader = Reader(self._watch(expand), chains=True)
-                return then(ReviewedProposer(below, reader, self.verifier, self.draw, self.ask, context))
+                rule, counts = self.verifier, self._counts
+                return then(ReviewedProposer(below, reader, rule, self.draw, self.ask, context, counts))
 
             return self.review.propose(root, FunctionPolicy(self.promise, with_review), context)
 
@@ -184,6 +187,15 @@ class Cascade:
         """Passes the cycle to the parts that observe."""
         for part in self._observers:
             part.observe(cycle)
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """The reviewing drafter's forward passes and what it kept of the proposals; what both drafters report."""
+        own = self._counts.figures()
+        found = {"review": own} if own else {}
+        for name, part in (("draft", self.draft), ("review", self.review)):
+            if isinstance(part, Reporting):
+                found |= {f"{name}'s {what}": dict(figures) for what, figures in part.report().items()}
+        return found
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

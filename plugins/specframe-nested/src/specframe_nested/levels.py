@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -64,6 +65,23 @@ class StepwiseProposer:
         return Proposed(nodes, torch.cat(laws, 1) if laws else None)
 
 
+@dataclass
+class ReviewCounts:
+    """Counts of a reviewing drafter's work: of rows in its forward passes, and of tokens."""
+
+    passes: int = 0
+    tokens: int = 0
+    proposed: int = 0
+    kept: int = 0
+
+    def figures(self) -> dict[str, float]:
+        """Tokens that a forward pass gave, and the share of proposals that it kept; empty before the first one."""
+        if not self.passes:
+            return {}
+        kept = {"accepted": self.kept / self.proposed} if self.proposed else {}
+        return {"forwards": self.passes, "tokens a forward": self.tokens / self.passes, **kept}
+
+
 class ReviewedProposer:
     """A level whose tokens are those of a better drafter, which reads several proposals of a lower level at once.
 
@@ -73,8 +91,16 @@ class ReviewedProposer:
     """
 
     def __init__(
-        self, below: ChainProposer, reader: Reader, rule: Verifier, draw: Draw, ask: int, context: Context
+        self,
+        below: ChainProposer,
+        reader: Reader,
+        rule: Verifier,
+        draw: Draw,
+        ask: int,
+        context: Context,
+        counts: ReviewCounts,
     ) -> None:
+        self._counts = counts
         self._below, self._reader, self._rule = below, reader, rule
         self._draw, self._ask, self._context = draw, ask, context
 
@@ -111,6 +137,10 @@ class ReviewedProposer:
                 made.append(([], []))
                 continue
             nodes = [path[place] for place in kept]
+            self._counts.passes += 1
+            self._counts.proposed += len(path) - 1
+            self._counts.kept += len(kept)
+            self._counts.tokens += len(kept) + 1
             nodes.append(sketch.add(row, nodes[-1] if nodes else path[0], tokens[-1]))
             made.append((nodes, [] if law is None else list(law[row, : len(nodes)])))
         return made

@@ -1,0 +1,242 @@
+"""Reading states of drafting models on a part of the text, and of those with recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.components.drafters.mask_tokens import Masks
+from specframe.components.drafters.model_session import ModelReading
+from specframe.components.drafters.model_weights import Loaded
+from specframe.components.targets.architectures import require_sight
+from specframe.components.targets.hf import HFTarget
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import Head, Target
+from specframe.kernel.layers import SightPolicy
+from specframe.kernel.types import Committed, TokenTree
+from specframe.native.sight import Mask, Tree
+from specframe.neural.forward import Pass
+from specframe.neural.recurrent import HybridCache
+from specframe.neural.transfer import tensor_on
+
+PIECE = 128
+"""Tokens of a text that are read at once on a part of it: what each of them sees takes memory."""
+
+
+class ReadModel:
+    """A drafting model that is loaded when it is first asked for, and what is read from it."""
+
+    _load: Callable[[Target | None], Loaded]
+    _target: Target | None
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        """The model, loaded by the first bind."""
+        return self._load(self._target)
+
+    @property
+    def _reader(self) -> HFTarget:
+        return self._loaded.reader
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size of the model; loads it."""
+        return self._reader.vocab_size
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's own tokenizer; loads the model."""
+        return self._reader.tokenizer
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text of the model."""
+        return self._reader.ends
+
+    @property
+    def context(self) -> int:
+        """Number of positions of the model; loads it."""
+        return self._reader.context
+
+    @property
+    def depth(self) -> int:
+        """Number of layers of the model; loads it."""
+        return int(self._reader.config.num_hidden_layers)
+
+
+def reading_of(reader: HFTarget, sight: SightPolicy | None = None) -> type[ModelReading]:
+    """The kind of reading that the layers of a drafting model need."""
+    if sight is not None:
+        return SeeingReading
+    return ModelReading if reader.parts.memory.rewindable else RecurrentReading
+
+
+def check_options(masks: Masks, head: Head | None, sight: SightPolicy | None) -> None:
+    """Raises CompositionError for options of a model drafter that do not go together."""
+    if masks.count and head is not None:
+        raise CompositionError("a model drafter's head rates one level: leave out masks, or the head")
+    if sight is not None and masks.count:
+        raise CompositionError("a model drafter's masks are read on the whole text: leave out masks, or the sight")
+    if sight is not None and (sight.per_head or sight.queries):
+        raise CompositionError(
+            "a model drafter takes a sight that follows from a text's length, such as `window`; "
+            f"{type(sight).__name__} chooses for each head, or by queries"
+        )
+
+
+def check_sight(sight: SightPolicy | None, reader: HFTarget) -> None:
+    """Raises CompositionError for a drafting model that cannot be read on what a sight chooses."""
+    if sight is not None:
+        reader.parts.require_rewindable("draft on a part of the text")
+        require_sight(reader.config, sight.budget, reader.context, "the drafting model")
+
+
+class SeeingReading(ModelReading):
+    """The rows of a session, as a drafting model reads them on a part of the text.
+
+    A token sees itself and what is chosen of the text before it. So a model that was trained on short texts never sees
+    tokens that are far apart, but for the first ones.
+    """
+
+    _seen = torch.zeros(0, 1, 0, dtype=torch.bool)  # [B, 1, S], what was chosen for the draft
+
+    def commit(self, committed: Committed) -> None:
+        """Takes note of the tokens, which the next draft reads; reads the prompts of new rows."""
+        before = len(self.rows.counts)
+        self.text.commit(committed)
+        if committed.prompt is not None:
+            self.rows.join(torch.zeros_like(committed.count), [0] * len(committed.count))
+            self._read([*self.rows.counts[:before], *committed.prompt.count.tolist()], before)
+
+    def read_committed(self) -> Tensor:
+        """Reads the tokens committed since the last draft, the root at least: the logits [B, 1, V]."""
+        logits, rows = self._read(self.text.lengths), self.rows
+        root = rows.count[:, None, None] - 1
+        place = torch.arange(rows.base, device=root.device)
+        self._seen = self._chosen([[have] for have in rows.counts], rows.base) | (place == root)
+        return logits
+
+    def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
+        """Nodes [B, F] of a draft, with what they see: the chosen tokens, and their paths."""
+        placed = super().place_nodes(tree, nodes)
+        assert isinstance(placed.sight, Mask)
+        visible, origin = placed.sight.visible.clone(), self.rows.origin
+        visible[:, :, :origin] &= self._seen[:, :, :origin]
+        return replace(placed, sight=replace(placed.sight, visible=visible))
+
+    def _chosen(self, lengths: Sequence[Sequence[int]], width: int) -> Tensor:
+        """The slots that the sight chooses of the first so many tokens [R, T] of each row: [R, T, width] bool."""
+        assert self._sight is not None
+        shown = copy(self.rows)
+        shown.counts = [length for row in lengths for length in row]
+        shown.count = tensor_on(self.text.count.device, shown.counts)
+        slots = self._sight.choose(shown).slots[0, :, 0]  # [R * T, K]
+        seen = torch.zeros(len(slots), width + 1, dtype=torch.bool, device=slots.device)
+        seen.scatter_(1, slots.where(slots >= 0, width), True)
+        return seen[:, :width].unflatten(0, (len(lengths), -1))
+
+    @torch.no_grad()
+    def _read(self, ends: Sequence[int], row: int = 0) -> Tensor:
+        """Reads the rows from `row` on up to their `ends`, in pieces: the logits [R, 1, V] behind them.
+
+        A row that is at its end before others reads its last piece again.
+        """
+        text, rows, device = self.text, self.rows, self.text.count.device
+        starts = [min(known, end - 1) for known, end in zip(rows.counts, ends, strict=True)][row:]
+        lasts = [(end - 1 - start) // PIECE for start, end in zip(starts, ends[row:], strict=True)]
+        logits = None
+        for piece in range(max(lasts) + 1):
+            begins = [start + PIECE * min(piece, last) for start, last in zip(starts, lasts, strict=True)]
+            counts = [min(end - begin, PIECE) for begin, end in zip(begins, ends[row:], strict=True)]
+            places = [list(range(begin, begin + max(counts))) for begin in begins]
+            slots = tensor_on(device, places)  # [R, T]
+            width = max(begins) + max(counts)
+            seen = self._chosen(places, width) | (torch.arange(width, device=device) == slots[..., None])
+            tokens = text.tokens[row:].gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
+            keep = tensor_on(device, counts)[:, None] - 1
+            logits = self.run(0, Pass(tokens, slots, Mask(seen, slots), row, keep=keep))
+        rows.fill(tensor_on(device, ends), ends)
+        assert logits is not None
+        return logits
+
+
+class RecurrentReading(ModelReading):
+    """The rows of a session, as a drafting model with recurrent layers reads them.
+
+    Newly committed tokens are a tree of one branch, all of which is accepted: so rows may have read unlike numbers of
+    tokens. The nodes of a draft are read with all their ancestors and leave nothing, so that no state is kept for a
+    node; a level's forward pass grows by the levels above it.
+    """
+
+    memory = HybridCache
+    rooted = False
+
+    _root = torch.zeros(0, 1, 1)
+    """The logits [B, 1, V] behind the rows' committed tokens; rows that joined since have none yet."""
+
+    def read_committed(self) -> Tensor:
+        """Reads the tokens committed since the last draft: the logits [B, 1, V] behind the root."""
+        text, rows = self.text, self.rows
+        fresh = [have - known for known, have in zip(rows.counts, text.lengths, strict=True)]
+        self._root = self._roots(len(fresh))
+        if width := max(fresh):
+            device = text.count.device
+            steps = torch.arange(width, device=device)
+            slots = rows.count[:, None] + steps  # [B, T]
+            count = text.count - rows.count  # [B]
+            branch = (steps <= steps[:, None]).expand(len(fresh), -1, -1)  # [B, T, T]
+            tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
+            keep = (count[:, None] - 1).clamp(min=0)
+            found = self.run(0, Pass(tokens, slots, Tree(branch, rows.count, rows.base, rows.even), keep=keep))
+            assert found is not None
+            self._root = found if min(fresh) else torch.where((count > 0)[:, None, None], found, self._root)
+            rows.move(steps.expand(len(fresh), -1), [range(new) for new in fresh])
+            rows.fill(text.count, text.lengths)
+        return self._root
+
+    def read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """The logits after nodes [B, F]: [B, F, V]."""
+        drafted = nodes > 0
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, tree.tokens.shape[1]))  # [B, F, N]
+        needed = (path & drafted[..., None]).any(1)  # [B, N]
+        needed[:, 0] = False  # the root is read
+        width = max(1, int(needed.sum(1).max()))
+        chosen = needed.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # [B, W], in order
+        among = tree.ancestors.gather(1, chosen[..., None].expand(-1, -1, tree.tokens.shape[1]))
+        sees = among.gather(2, chosen[:, None].expand(-1, width, -1))  # [B, W, W]
+        sees = sees & sees.new_ones(width, width).tril()  # what a row does not need may stand in any order
+        positions = (self.text.count[:, None] - 1 + tree.depth).gather(1, chosen)
+        keep = (needed.cumsum(1) - 1).gather(1, nodes).clamp(min=0)
+        sight = Tree(sees, self.rows.count, self.rows.base, self.rows.even)
+        found = self.run(0, Pass(tree.tokens.gather(1, chosen), positions, sight, keep=keep))
+        assert found is not None
+        return torch.where(drafted[..., None], found, self._root)
+
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow.
+
+        No token can be taken out of a state, so a row that has read more reads its text again.
+        """
+        rows = self.rows
+        again = rows.count > count
+        super().rewind(count)
+        assert isinstance(rows.memory, HybridCache)
+        rows.memory.states.forget(again)
+        known = rows.count.masked_fill(again, 0)
+        rows.fill(known, known.tolist())
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._root = self._roots(len(self.rows.counts))[rows]
+        super().keep(rows)
+
+    def _roots(self, count: int) -> Tensor:
+        """The logits of so many rows, zeros for those that joined since."""
+        return pad(self._root, (0, 0, 0, 0, 0, count - len(self._root)))

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 
 import specframe
+from specframe import model_folder
 
 SHORT = 3
 """Short prompts that come behind a long one."""
@@ -97,6 +98,36 @@ def start(recipe: Path, overrides: Sequence[str] = (), **options: int) -> Iterat
                 process.kill()
 
 
+LLAMACPP = """
+import os, sys
+os.environ.pop("GOMP_SPINCOUNT", None)
+import xllamacpp
+options = xllamacpp.CommonParams()
+options.model.path, slots, context, threads = sys.argv[1], *map(int, sys.argv[2:])
+options.n_parallel, options.n_ctx, options.ui, options.verbosity = slots, slots * context, False, 0
+options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
+server = xllamacpp.Server(options)
+print(f"llama.cpp at {server.listening_address}/v1,", flush=True)
+sys.stdin.read()
+"""
+"""llama.cpp's own server, of the package xllamacpp, until its input ends."""
+
+
+@contextmanager
+def start_llamacpp(file: Path, slots: int, context: int) -> Iterator[Served]:
+    """llama.cpp's server of a GGUF file, with as many slots of so many tokens."""
+    command = [sys.executable, "-c", LLAMACPP, str(file), str(slots), str(context), str(os.cpu_count())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = next((line for line in process.stdout if line.startswith("llama.cpp at http")), "")
+            if not line:
+                raise RuntimeError("llama.cpp's server did not start; is xllamacpp installed?")
+            yield Served(line.split(" at ")[1].split(",")[0], process.pid)
+        finally:
+            process.kill()
+
+
 def asked(concurrency: int, options: argparse.Namespace) -> int:
     """The number of requests of so many clients."""
     return max(int(options.requests), int(options.each) * concurrency)
@@ -121,13 +152,18 @@ def goodput(options: argparse.Namespace) -> str:
 
 
 def table(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens per second, and milliseconds to the first token and between tokens: medians of rounds in turns."""
-    copies, eagle = RECIPES / "suffix-recycling.yaml", RECIPES / "eagle.yaml"
+    """Tokens per second, and milliseconds to the first token and between tokens: medians of rounds in turns.
+
+    llama.cpp's server, and the last two of ours, decode the same GGUF file in 4 bits.
+    """
+    copies, eagle, bits = (RECIPES / f"{name}.yaml" for name in ("suffix-recycling", "eagle", "suffix-recycling-int4"))
     contestants: dict[str, tuple[Path, list[str]]] = {
         "plain": (copies, ["drafter={use: none}"]),
         "suffix-recycling": (copies, []),
         "eagle": (eagle, []),
         "goodput": (eagle, [goodput(options)]),
+        "plain, 4 bits": (bits, ["drafter={use: none}"]),
+        "suffix-recycling, 4 bits": (bits, []),
     }
     found: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -136,6 +172,8 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
             name: stack.enter_context(start(recipe, [*options.overrides, *own], slots=slots, context=512))
             for name, (recipe, own) in contestants.items()
         }
+        file = next(model_folder("smollm2-135m").glob("*.gguf"))
+        servers["llama.cpp, 4 bits"] = stack.enter_context(start_llamacpp(file, slots, 512))
         for concurrency in options.concurrency:
             rows: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
             for turn in range(options.rounds):

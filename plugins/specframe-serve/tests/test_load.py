@@ -2,10 +2,11 @@
 
 import json
 
+import httpx2
 import pytest
 from test_clients import listening, without_proxy
 
-from specframe_serve.load import main
+from specframe_serve.load import ask_metrics, main
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 without_proxy = without_proxy
@@ -42,3 +43,11 @@ def test_a_server_that_is_not_there_is_one_line(capsys, tmp_path):
     assert main(["http://127.0.0.1:9/v1", "--prompts", str(prompts)]) == 2
     assert main(["http://127.0.0.1:9/v1", "--prompts", str(tmp_path / "none")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "found"), [(501, '{"error": {"code": 501}}', {}), (200, "a_total 2\n", {"a_total": 2.0})]
+)
+def test_a_server_without_metrics_has_none(status, text, found, monkeypatch):
+    monkeypatch.setattr(httpx2, "get", lambda url: httpx2.Response(status, text=text))
+    assert ask_metrics("http://127.0.0.1:1/v1") == found

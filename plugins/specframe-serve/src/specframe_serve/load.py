@@ -152,6 +152,12 @@ def read_metrics(text: str) -> dict[str, float]:
     return found
 
 
+def ask_metrics(url: str) -> dict[str, float]:
+    """The sums of a server's metrics; none of one that has no metrics."""
+    reply = httpx2.get(url.removesuffix("/v1") + "/metrics")
+    return read_metrics(reply.text) if reply.is_success else {}
+
+
 def read_prompts(path: Path) -> Iterator[str]:
     """The prompts of a JSONL file: `prompt`, or the first of `turns`."""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -207,11 +213,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Asked]]:
     )
     models = httpx2.get(f"{url}/models", headers=load.headers)
     load = replace(load, model=models.raise_for_status().json()["data"][0]["id"])
-    metrics = url.removesuffix("/v1") + "/metrics"
-    before, start = read_metrics(httpx2.get(metrics).text), perf_counter()
+    before, start = ask_metrics(url), perf_counter()
     done = asyncio.run(load.run())
     seconds = perf_counter() - start
-    return summarise(done, seconds, before, read_metrics(httpx2.get(metrics).text)), done
+    return summarise(done, seconds, before, ask_metrics(url)), done
 
 
 if __name__ == "__main__":

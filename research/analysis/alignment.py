@@ -48,14 +48,14 @@ NUMBERS = HERE / "alignment.json"
 PAGES = {"align.yaml": "methods/drafting-models.md", "align-online.yaml": "howto/online.md"}
 """The recipes, and the pages that show them."""
 FORWARD = "{use: distillation, alpha: 1.0}"
-OWN = "{use: on_policy, share: 0.5}"
+OWN = "{use: on-policy, share: 0.5}"
 TAUGHT = (
     ("{use: text}", "offline", FORWARD),
     (OWN, "forward", FORWARD),
-    (OWN, "reverse", "{use: reverse_kl}"),
+    (OWN, "reverse", "{use: reverse-kl}"),
     (OWN, "jsd", "{use: jsd}"),
     (OWN, "tv", "{use: tv}"),
-    (OWN, "tvd-plus", "{use: tvd_plus}"),
+    (OWN, "tvd-plus", "{use: tvd-plus}"),
 )
 """Variants of the training on the target's answers: rollout, name and loss."""
 RATE = "5.0e-4"

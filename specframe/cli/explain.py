@@ -33,10 +33,8 @@ def explain(name: str, kind: str | None, as_json: bool) -> int:
     from specframe.kernel.registry import suggest
 
     registry = discover()
-    matches = [
-        entry for entry in registry.entries if name in (entry.name, entry.qualified) and kind in (None, entry.kind)
-    ]
-    if not matches and (others := sorted({e.kind for e in registry.entries if name in (e.name, e.qualified)})):
+    matches = [entry for entry in registry.entries if entry.answers(name) and kind in (None, entry.kind)]
+    if not matches and (others := sorted({e.kind for e in registry.entries if e.answers(name)})):
         raise PluginError(f"there is no {kind} named '{name}'; it is a {' and a '.join(others)}")
     if not matches:
         names = {entry.name for entry in registry.entries}

@@ -25,7 +25,7 @@ FILES = {
     "package/py.typed": "src/$module/py.typed",
     "package/__init__.py": "src/$module/__init__.py",
     "component/$kind.py": "src/$module/$kind.py",
-    "tests/${kind}_test.py": "tests/test_$name.py",
+    "tests/${kind}_test.py": "tests/test_$snake.py",
 }
 """The templates, and the files that they become."""
 
@@ -89,19 +89,19 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
     from specframe.kernel.errors import InputError
     from specframe.kernel.versions import series
 
-    bare = name.removeprefix("specframe-").replace("-", "_")
+    bare = name.removeprefix("specframe-").replace("_", "-")
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(bare):
         raise InputError(
             f"'{name}' cannot be a plugin's name: use lower-case letters, digits and single hyphens, "
             f"begin with a letter, at most {LONGEST}, and no word of Python's own"
         )
-    if any(entry.name == bare for entry in discover([]).of(kind)):  # of the built-ins alone
+    if any(entry.answers(bare) for entry in discover([]).of(kind)):  # of the built-ins alone
         raise InputError(f"there is a built-in {kind} '{bare}', and the two would be ambiguous in recipes")
-    package = f"specframe-{bare.replace('_', '-')}"
+    package = f"specframe-{bare}"
     if any(entry.package == package for entry in discover().entries):
         raise InputError(f"a package {package} is installed already; choose another name")
     component = _template(f"component/{kind}.py")
-    title = bare.title().replace("_", "")
+    title = bare.title().replace("-", "")
     if re.search(rf"\b{title}\b", component):
         raise InputError(f"the class would be called {title}, which its module uses already; choose another name")
     summary = component.partition('"""')[2].partition('."""')[0]  # the first line of the docstring
@@ -109,7 +109,8 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
         "kind": kind,
         "name": bare,
         "package": package,
-        "module": f"specframe_{bare}",
+        "snake": bare.replace("-", "_"),
+        "module": f"specframe_{bare.replace('-', '_')}",
         "Class": title,
         "Summary": summary,
         "summary": summary[0].lower() + summary[1:],

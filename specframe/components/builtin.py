@@ -49,28 +49,28 @@ HEADS: Parts = (
 )
 
 LOSSES: Parts = (
-    ("feature_regression", "feature_regression:FeatureRegression", "SmoothL1 between predicted and true features"),
+    ("feature-regression", "feature_regression:FeatureRegression", "SmoothL1 between predicted and true features"),
     ("distillation", "distillation:Distillation", "KL to the target's distribution, and its argmax as a label"),
-    ("cross_entropy", "cross_entropy:CrossEntropy", "cross-entropy against the target's distribution"),
+    ("cross-entropy", "cross_entropy:CrossEntropy", "cross-entropy against the target's distribution"),
     (
-        "top_k_distillation",
+        "top-k-distillation",
         "distillation:TopKDistillation",
         "HASS: cross-entropy over the target's most probable tokens",
     ),
     ("tv", "divergences:TotalVariation", "total variation: the share that sampling rejects"),
     ("nla", "divergences:NegativeLogAcceptance", "negative logarithm of the share that is accepted"),
-    ("lk_hybrid", "divergences:LKHybrid", "LK losses: KL at first, total variation later"),
-    ("reverse_kl", "divergences:ReverseKL", "KL of the target's distribution from the drafter's"),
+    ("lk-hybrid", "divergences:LKHybrid", "LK losses: KL at first, total variation later"),
+    ("reverse-kl", "divergences:ReverseKL", "KL of the target's distribution from the drafter's"),
     ("jsd", "divergences:JensenShannon", "Jensen-Shannon divergence"),
 )
 
 ROLLOUTS: Parts = (
-    ("masked_text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
-    ("teacher_forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
+    ("masked-text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
+    ("teacher-forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
-    ("on_policy", "text:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
+    ("on-policy", "text:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
     (
-        "all_levels",
+        "all-levels",
         "teacher_forced:AllLevels",
         "every level of a draft from the last true feature, the text's own path given",
     ),
@@ -80,7 +80,7 @@ ROLLOUTS: Parts = (
         "ParallelSpec: every position begins a group that predicts several levels at once",
     ),
     (
-        "multi_step",
+        "multi-step",
         "multi_step:MultiStep",
         "HASS: trained on the drafter's own features, as many levels deep as there are steps",
     ),

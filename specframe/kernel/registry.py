@@ -40,6 +40,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
+def _hyphened(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A "; did you mean 'x'?" for the nearest known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -67,6 +71,10 @@ class Registration:
     def qualified(self) -> str:
         """The name no other package can claim: package/name."""
         return f"{self.package}/{self.name}"
+
+    def answers(self, name: str) -> bool:
+        """Whether the name, bare or qualified, is this entry's; underscores are as good as hyphens."""
+        return _hyphened(name) in (_hyphened(self.name), _hyphened(self.qualified))
 
     def load(self) -> Any:
         """The component itself. Raises PluginError when its module cannot be imported."""
@@ -97,7 +105,7 @@ class Registry:
             raise PluginError(f"'{entry.target}' of {entry.kind} '{entry.name}' is not of the form module:attr")
         if not entry.summary.strip():
             raise PluginError(f"{entry.kind} '{entry.name}' has no summary")
-        if any((e.kind, e.qualified) == (entry.kind, entry.qualified) for e in self.entries):
+        if any(e.kind == entry.kind and e.answers(entry.qualified) for e in self.entries):
             raise PluginError(f"{entry.kind} '{entry.name}' is registered twice")
         self.entries.append(entry)
 
@@ -111,7 +119,7 @@ class Registry:
         Of several packages that have the name, a preferred one comes first. Raises PluginError with a suggestion.
         """
         known = self.of(kind)
-        found = [e for e in known if name in (e.name, e.qualified)]
+        found = [e for e in known if e.answers(name)]
         if len(found) > 1:
             found = [e for e in found if e.package in preferred] or found
         if len(found) == 1:

@@ -86,7 +86,7 @@ def _installed(switch: str | None, places: tuple[str, ...]) -> Registry:
 
 
 def _has(registry: Registry, name: str) -> bool:
-    return any(name in (entry.name, entry.qualified) for entry in registry.of("model"))
+    return any(entry.answers(name) for entry in registry.of("model"))
 
 
 def _models(registry: Registry) -> Iterator[Any]:

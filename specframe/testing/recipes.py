@@ -83,7 +83,7 @@ def check_decoding(drafter: str, tree: str) -> Pipeline:
 
 
 def check_training(
-    drafter: str, losses: str, *, rollout: str = "all_levels", levels: int = 3, steps: int = 30
+    drafter: str, losses: str, *, rollout: str = "all-levels", levels: int = 3, steps: int = 30
 ) -> Pipeline:
     """The pipeline of the trained drafter; raises AssertionError unless it learned, and its tau is the one simulated.
 

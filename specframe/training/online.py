@@ -83,7 +83,7 @@ class Online:
         if not hasattr(type(learns), "module"):  # of the class: the property would load weights
             raise CompositionError(f"online trains a drafter with weights, such as `model` or `eagle`; {name} has none")
         if rollout is None and not hasattr(type(learns), "read_text"):
-            raise CompositionError(f"online: {name} reads features, so give a `rollout`, such as `teacher_forced`")
+            raise CompositionError(f"online: {name} reads features, so give a `rollout`, such as `teacher-forced`")
         if loss is None and hasattr(type(getattr(learns, "head", None)), "module"):
             raise CompositionError(
                 f"online: of {name} its head is trained, which has weights of its own: give its `loss` and `rollout`"

@@ -176,4 +176,4 @@ def test_output_that_is_not_the_targets_is_caught(monkeypatch):
 def test_a_drafter_that_learns_nothing_is_caught(monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_, **__: None)
     with pytest.raises(AssertionError, match="has not fallen"):
-        check_training("{use: medusa, heads: 3}", "[{use: cross_entropy, labels: text}]")
+        check_training("{use: medusa, heads: 3}", "[{use: cross-entropy, labels: text}]")

@@ -10,7 +10,7 @@ from specframe.cli.main import main
 from specframe.decoding.pipeline import Pipeline
 from specframe.files.folders import writing
 
-TRAIN = "train: {data: [texts.jsonl], rollout: {use: teacher_forced}, out: out}\nloss: [{use: distillation}]\n"
+TRAIN = "train: {data: [texts.jsonl], rollout: {use: teacher-forced}, out: out}\nloss: [{use: distillation}]\n"
 COMMANDS = {
     "bench": ["bench", "recipe.yaml", "plain", "--data", "texts.jsonl", "--out", "out"],
     "train": ["train", "recipe.yaml"],

@@ -5,7 +5,7 @@ import pytest
 from specframe.cli.main import main
 from specframe.decoding.pipeline import Pipeline
 
-TRAIN = "train: {data: [texts.jsonl], rollout: {use: teacher_forced}, out: file/out}\nloss: [{use: distillation}]\n"
+TRAIN = "train: {data: [texts.jsonl], rollout: {use: teacher-forced}, out: file/out}\nloss: [{use: distillation}]\n"
 
 
 @pytest.fixture

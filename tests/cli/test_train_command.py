@@ -15,7 +15,7 @@ from specframe.cli.main import main
 
 TRAIN = """\
 loss:
-  - {{use: feature_regression, weight: 1.0}}
+  - {{use: feature-regression, weight: 1.0}}
   - {{use: distillation, weight: 0.1}}
 train:
   data: ['{data}']

@@ -10,7 +10,8 @@ from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError, RecipeError
 from specframe.kernel.folders import recipes_folder, shipped_recipes
 from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registration, Registry
+from specframe.kernel.registry import KINDS, Registration, Registry
+from specframe.kernel.versions import own_packages
 from specframe.plugin import hookimpl
 
 
@@ -91,6 +92,17 @@ def test_recipes_of_the_project_go_on_working_when_a_plugin_takes_a_name(tmp_pat
     monkeypatch.chdir(recipes_folder())  # whatever folder the command is given in
     with pytest.raises(RecipeError, match="is ambiguous"):
         plan(Recipe.read("small/falcon", ["drafter={use: lookup}", "tree=null"]), registry)
+
+
+def test_our_names_use_hyphens_and_underscores_are_read_as_such():
+    registry = discover()
+    ours = [entry for kind in KINDS for entry in registry.of(kind) if entry.package in own_packages()]
+    assert len(ours) > 50 and not [entry.qualified for entry in ours if "_" in entry.name]
+    assert registry.find("loss", "cross-entropy") is registry.find("loss", "specframe/cross-entropy")
+    registry.add(Registration("tree", "two_words", "x:Y", "a tree", "mine"))
+    assert registry.find("tree", "two-words").name == "two_words"
+    with pytest.raises(PluginError, match="registered twice"):
+        registry.add(Registration("tree", "two-words", "x:Y", "a tree", "mine"))
 
 
 def test_the_switch_turns_plugins_off(monkeypatch):

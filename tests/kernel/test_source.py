@@ -189,7 +189,7 @@ def test_local_code_that_exits_does_not_end_the_command_with_success(tmp_path, c
 
 def test_a_home_folder_may_stand_in_every_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "base.yaml").write_text(GOOD + "train: {data: [x.jsonl], rollout: {use: teacher_forced}, out: ~/out}\n")
+    (tmp_path / "base.yaml").write_text(GOOD + "train: {data: [x.jsonl], rollout: {use: teacher-forced}, out: ~/out}\n")
     (tmp_path / "mine.py").write_text(
         "from specframe.plugin import Promise\n"
         "class Mine:\n    promise = Promise(frozenset(), 1)\n    def __init__(self): ...\n"

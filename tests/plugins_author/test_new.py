@@ -111,7 +111,7 @@ def installed(tmp_path_factory) -> Path:
 def test_every_package_type_checks_against_the_installed_core(packages, installed, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("from specframe.plugin import Promise\n\nwrong: str = Promise()\n")
-    places = [str(package / "src") for package in packages]
+    places = [str(package / part) for package in packages for part in ("src", "tests")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path, broken, *places],
         cwd=tmp_path,
@@ -185,7 +185,8 @@ def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path, capsys):
 def test_names_take_either_form():
     for name in ("my-own", "my_own", "specframe-my-own"):
         words = name_parts(name, "loss")
-        assert (words["name"], words["package"], words["Class"]) == ("my_own", "specframe-my-own", "MyOwn")
+        assert (words["name"], words["package"], words["Class"]) == ("my-own", "specframe-my-own", "MyOwn")
+        assert (words["module"], words["snake"]) == ("specframe_my_own", "my_own")
     assert f'"specframe{series(__version__)}"' in render(words)["pyproject.toml"]
 
 

@@ -24,10 +24,10 @@ target: {{use: hf, model: zoo://talk-7m}}
 drafter: {{use: ./three_taps.py:ThreeTaps, tokens: 1024}}
 tree: {{use: dynamic, depth: 3, width: 3, nodes: 8}}
 verifier: match
-loss: cross_entropy
+loss: cross-entropy
 train:
   data: ['{folder}/texts.jsonl']
-  rollout: {{use: multi_step, steps: 2}}
+  rollout: {{use: multi-step, steps: 2}}
   out: {folder}/weights
   steps: 6
   batch: 4

@@ -64,7 +64,7 @@ def test_the_target_is_asked_where_a_loss_reads_its_law(labels, asked, settings,
     target = make_target(vocab=257)
     teach, calls = target.teach, []
     monkeypatch.setattr(target, "teach", lambda *texts: calls.append(1) or teach(*texts))
-    losses = [(CrossEntropy(labels=labels), 1.0, "cross_entropy")]
+    losses = [(CrossEntropy(labels=labels), 1.0, "cross-entropy")]
     train(target, fresh(target), losses, replace(settings, steps=4, validation=0.0), tokenizer=tokenizer)
     assert len(calls) == asked
 
@@ -175,7 +175,7 @@ def test_refusals(settings, make_target, make_drafter, tokenizer, tmp_path, monk
     with pytest.raises(CompositionError, match="the rollout 'text' trains a drafter of tokens alone"):
         train(target, make_drafter(target), [(CrossEntropy(), 1.0, "ce")], settings, tokenizer=tokenizer)
     for share, temperature in ((2, 1.0), (0.5, 0.0)):
-        with pytest.raises(InputError, match="on_policy"):
+        with pytest.raises(InputError, match="on-policy"):
             OnPolicy(share=share, temperature=temperature)
     drafter = fresh(target)
     drafter.save(tmp_path / "kept")

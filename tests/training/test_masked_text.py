@@ -67,7 +67,7 @@ def test_it_learns_is_saved_with_its_token_and_drafts(
     drafter = ModelDrafter(fresh=sizes, masks=2, mask_token=256)
     drafter.bind(target)
     changed = {"data": [str(path)], "rollout": MaskedText(), "steps": 20, "length": 32, "lr": 1e-2}
-    losses = [(CrossEntropy(labels="text"), 1.0, "cross_entropy")]
+    losses = [(CrossEntropy(labels="text"), 1.0, "cross-entropy")]
     report = train(target, drafter, losses, replace(settings, **changed, validate_every=10), tokenizer=tokenizer)
     assert report.best is not None and 1 <= report.best <= 4
     stored = json.loads((settings.out / "train.json").read_text())["losses"]
@@ -112,7 +112,7 @@ def test_its_simulated_tau_is_that_of_cycles_and_not_of_a_chain_of_first_levels(
 
 
 def test_what_it_cannot_train_is_refused() -> None:
-    with pytest.raises(InputError, match="masked_text: keep must be"):
+    with pytest.raises(InputError, match="masked-text: keep must be"):
         MaskedText(keep=0)
     drafter = ModelDrafter.from_model(random_model("llama", vocab=VOCAB, size=8, layers=1, seed=4).double())
     drafter.bind(tiny_target(vocab=VOCAB))

@@ -123,7 +123,7 @@ def test_rows_do_not_leak_into_each_other(target, attending):
 
 
 def test_what_does_not_fit_is_refused(target, make_drafter, teacher):
-    with pytest.raises(CompositionError, match="multi_step"):
+    with pytest.raises(CompositionError, match="multi-step"):
         MultiStep()(object(), teacher, 0.0)
     with pytest.raises(CompositionError, match="glancing"):
         MultiStep()(make_drafter(target, block=2), teacher, 0.0)

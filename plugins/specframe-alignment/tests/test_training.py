@@ -15,4 +15,4 @@ def test_replay_trains_what_drafts(drafter: str) -> None:
 
 
 def test_tvd_plus_trains_what_drafts() -> None:
-    check_training("{use: eagle3, taps: [0]}", "[{use: tvd_plus}]", rollout="teacher_forced")
+    check_training("{use: eagle3, taps: [0]}", "[{use: tvd-plus}]", rollout="teacher-forced")

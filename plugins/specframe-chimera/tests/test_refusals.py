@@ -54,7 +54,7 @@ def test_what_is_asked_for_too_early():
 def test_a_rollout_that_feeds_features_back():
     tokens = torch.zeros(1, 6, dtype=torch.int64)
     teacher = fakes.target().teach(tokens, tokens == 0)
-    with pytest.raises(CompositionError, match="use the rollout all_levels"):
+    with pytest.raises(CompositionError, match="use the rollout all-levels"):
         MultiStep()(fakes.bound(), teacher, 0.0)
 
 

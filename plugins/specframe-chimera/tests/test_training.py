@@ -2,7 +2,7 @@
 
 from specframe.testing import check_training
 
-LOSSES = "[{use: cross_entropy, labels: text}, {use: feature_regression, distance: mse}]"
+LOSSES = "[{use: cross-entropy, labels: text}, {use: feature-regression, distance: mse}]"
 
 
 def test_simulated_tau_is_what_decoding_has():

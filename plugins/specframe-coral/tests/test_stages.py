@@ -20,7 +20,7 @@ verifier: match
 loss: routing
 train:
   data: ['{folder}/texts.jsonl']
-  rollout: {{use: routing, rollout: {{use: multi_step, steps: 2}}}}
+  rollout: {{use: routing, rollout: {{use: multi-step, steps: 2}}}}
   out: {folder}/router
   steps: 3
   batch: 2

@@ -32,7 +32,7 @@ from specframe.testing import (
 from specframe_eagle.drafter import Eagle
 
 SECTION = "{use: eagle, fusion: gated, layers: 2}"
-LOSSES = "[{use: feature_regression, weight: 1.0}, {use: cross_entropy, weight: 0.1}]"
+LOSSES = "[{use: feature-regression, weight: 1.0}, {use: cross-entropy, weight: 0.1}]"
 
 
 class Behind(Eagle):
@@ -87,7 +87,7 @@ def test_it_keeps_the_contract_of_drafters() -> None:
 
 
 def test_it_trains_by_recipe() -> None:
-    check_training(SECTION, LOSSES, rollout="teacher_forced", steps=90)
+    check_training(SECTION, LOSSES, rollout="teacher-forced", steps=90)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from specframe_falcon.glancing import Glancing
 
 H, INNER = 8, 12
 SECTION = "{use: eagle, feature_sampling: true, partial_alignment: true}"
-LOSSES = "[{use: feature_regression, weight: 1.0}, {use: cross_entropy, weight: 0.1}]"
+LOSSES = "[{use: feature-regression, weight: 1.0}, {use: cross-entropy, weight: 0.1}]"
 
 
 @pytest.mark.parametrize("rollout", [TeacherForced(), MultiStep(steps=2), Glancing(first=True)])
@@ -126,7 +126,7 @@ def test_it_keeps_the_contract_of_drafters() -> None:
 
 
 def test_it_trains_by_recipe() -> None:
-    check_training(SECTION, LOSSES, rollout="teacher_forced")
+    check_training(SECTION, LOSSES, rollout="teacher-forced")
 
 
 @pytest.mark.parametrize(

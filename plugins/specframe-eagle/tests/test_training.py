@@ -27,7 +27,7 @@ from specframe_eagle.drafter import Eagle
 
 LOSSES = [
     (FeatureRegression(), 1.0, "regression"),
-    (CrossEntropy(), 0.1, "cross_entropy"),
+    (CrossEntropy(), 0.1, "cross-entropy"),
     (TopKDistillation(k=3), 1.0, "top_k"),
 ]
 

@@ -206,5 +206,5 @@ def test_it_learns(target: HFTarget) -> None:
 def test_what_does_not_fit_is_refused(target: HFTarget) -> None:
     with pytest.raises(InputError, match="flash: levels must be at least 1, got 0"):
         Flash(levels=0)
-    with pytest.raises(CompositionError, match="multi_step"):
+    with pytest.raises(CompositionError, match="multi-step"):
         MultiStep(steps=2)(bound(target), random_teacher(target, 1, 6), 0.0)

@@ -149,9 +149,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def recipe(folder: Path, data: Path, **more: Any) -> Path:
-    settings = {"data": [str(data)], "rollout": {"use": "teacher_forced"}, "steps": 12, "batch": 5, "lr": 0.01}
+    settings = {"data": [str(data)], "rollout": {"use": "teacher-forced"}, "steps": 12, "batch": 5, "lr": 0.01}
     settings |= {"out": str(data.parent / "out"), "validation": 0, "length": 128, "log_every": 4}
-    loss = [{"use": "feature_regression"}, {"use": "cross_entropy", "weight": 0.1}]
+    loss = [{"use": "feature-regression"}, {"use": "cross-entropy", "weight": 0.1}]
     target = {"use": "hf", "model": str(folder)}
     parts = {"drafter": {"use": "msd"}, "tree": {"use": "chain", "depth": 2}, "verifier": {"use": "match"}}
     file = data.parent / "recipe.yaml"

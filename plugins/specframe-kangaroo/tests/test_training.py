@@ -16,7 +16,7 @@ from specframe_falcon.glancing import Glancing
 
 
 def test_simulated_tau_is_what_decoding_has() -> None:
-    check_training("{use: kangaroo, exit: 1}", "[{use: cross_entropy, labels: text}]", levels=8)
+    check_training("{use: kangaroo, exit: 1}", "[{use: cross-entropy, labels: text}]", levels=8)
 
 
 def test_every_position_is_scored_against_the_target_s_law_there() -> None:

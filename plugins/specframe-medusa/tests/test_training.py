@@ -14,4 +14,4 @@ from specframe.testing import check_training
     ids=["medusa", "hydra-plus"],
 )
 def test_simulated_tau_is_what_decoding_has(drafter, labels):
-    check_training(drafter, f"[{{use: cross_entropy, labels: {labels}, decay: 0.8, weight: 0.8}}]")
+    check_training(drafter, f"[{{use: cross-entropy, labels: {labels}, decay: 0.8, weight: 0.8}}]")

@@ -6,5 +6,5 @@ from specframe.testing import check_training
 
 
 def test_it_learns_and_decodes_as_validation_simulates() -> None:
-    losses = "[{use: cross_entropy, labels: text, decay: 0.6}]"
-    check_training("{use: mtp}", losses, rollout="training_time_test", levels=8, steps=60)
+    losses = "[{use: cross-entropy, labels: text, decay: 0.6}]"
+    check_training("{use: mtp}", losses, rollout="training-time-test", levels=8, steps=60)

@@ -165,14 +165,14 @@ target: {{use: hf, model: {model}, dtype: float32}}
 drafter: {{use: model, model: {model}}}
 tree: {{use: chain, depth: 3}}
 verifier: match
-loss: [{{use: cross_entropy, labels: text}}]
+loss: [{{use: cross-entropy, labels: text}}]
 train:
   {{data: ['{data}'], rollout: {rollout}, out: {out}, steps: 60, batch: 8, length: 16, lr: 1.0e-2,
     validation: 0.1, log_every: 10}}
 """
 
 
-ROLLOUTS = ["{use: layer_skip, dropout: 0.1, scale: 1.0, every: 2}", "{use: sorted, exits: [2, 4]}"]
+ROLLOUTS = ["{use: layer-skip, dropout: 0.1, scale: 1.0, every: 2}", "{use: sorted, exits: [2, 4]}"]
 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS)

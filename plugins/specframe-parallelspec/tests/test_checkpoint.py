@@ -111,7 +111,7 @@ def test_it_names_what_it_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rollout", [Glancing(), MultiStep()])
 def test_rollouts_that_feed_features_back_are_refused(rollout: object) -> None:
     drafter = fakes.bound()
-    with pytest.raises(CompositionError, match="use the rollout all_levels or groups"):
+    with pytest.raises(CompositionError, match="use the rollout all-levels or groups"):
         rollout(drafter, random_teacher(fakes.target(), 1, 6), 0.0)
 
 

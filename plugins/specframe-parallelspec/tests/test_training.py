@@ -157,8 +157,8 @@ def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
 @pytest.mark.parametrize(
     ("features", "losses"),
     [
-        (True, [(FeatureRegression(), 1.0, "regression"), (CrossEntropy(labels="text"), 0.1, "cross_entropy")]),
-        (False, [(CrossEntropy(labels="text", decay=0.8), 1.0, "cross_entropy")]),
+        (True, [(FeatureRegression(), 1.0, "regression"), (CrossEntropy(labels="text"), 0.1, "cross-entropy")]),
+        (False, [(CrossEntropy(labels="text", decay=0.8), 1.0, "cross-entropy")]),
     ],
     ids=["eagle", "medusa"],
 )

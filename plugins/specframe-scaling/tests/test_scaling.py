@@ -35,10 +35,10 @@ def recipe(model_folder, tmp_path):
         "verifier: {use: match}\n"
         "sampling: {temperature: 0.0, max_new_tokens: 12}\n"
         "run: {prompts: [hello there, good morning], seed: 1, repeats: 1}\n"
-        "loss: [{use: cross_entropy, weight: 1.0}]\n"
+        "loss: [{use: cross-entropy, weight: 1.0}]\n"
         "train:\n"
         f"  data: ['{tmp_path}/texts.jsonl']\n"
-        "  rollout: {use: teacher_forced}\n"
+        "  rollout: {use: teacher-forced}\n"
         "  batch: 2\n  length: 64\n  warmup: 1\n  lr: 1.0e-3\n  save_every: 3\n"
     )
     return path

@@ -204,7 +204,7 @@ def _kind(word: str) -> str:
 def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
     known = registry.of("contestant")
     name = f"specframe/{word.removeprefix(HF)}" if word.startswith(HF) else word
-    if not any(name in (entry.name, entry.qualified) for entry in known):
+    if not any(entry.answers(name) for entry in known):
         words = [f"{HF}{e.name}" if e.name in TRANSFORMERS and e.package == "specframe" else e.name for e in known]
         raise InputError(
             f"'{word}' is neither a recipe file nor a contestant{suggest(word, words)} "

@@ -44,7 +44,7 @@ class ModelDrafter(ReadModel):
     and until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own
     checkpoint is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424).
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
-    `masked_text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
+    `masked-text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
     With the head `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`.
     With `together` drafts are approximate (EasySpec, arXiv 2502.02493), what is read of the text is not.
 

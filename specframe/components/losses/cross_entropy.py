@@ -29,7 +29,7 @@ class CrossEntropy:
 
     def __init__(self, *, labels: Literal["law", "text"] = "law", decay: float = 1.0) -> None:
         if not 0 < decay <= 1:
-            raise InputError(f"cross_entropy: decay must be above 0 and at most 1, not {decay}")
+            raise InputError(f"cross-entropy: decay must be above 0 and at most 1, not {decay}")
         self.labels = labels
         self.decay = decay
 
@@ -42,7 +42,7 @@ class CrossEntropy:
         mask = student.mask
         q = student.log_law  # [B, M, v]
         if self.labels == "text":
-            require_texts(teacher, "cross_entropy with labels: text")
+            require_texts(teacher, "cross-entropy with labels: text")
             following = at(teacher.following, student.position)  # [B, M]
             mask = mask & (following >= 0)
             following, inside = place(following.clamp(min=0), student.support)

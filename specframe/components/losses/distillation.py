@@ -56,7 +56,7 @@ class TopKDistillation:
 
     def __init__(self, *, k: int = 10) -> None:
         if k < 1:
-            raise InputError(f"top_k_distillation: k must be at least 1, not {k}")
+            raise InputError(f"top-k-distillation: k must be at least 1, not {k}")
         self.k = k
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:

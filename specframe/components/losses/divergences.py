@@ -58,7 +58,7 @@ class TotalVariation(Divergence):
     """1 - sum of min(p, q): the share of drafted tokens that speculative sampling rejects (TV; DistillSpec, LK losses).
 
     Its gradient vanishes where the distributions hardly overlap, so it trains badly from nothing: begin with another
-    loss, or mix it (`lk_hybrid`; DSpark's 0.1 of cross-entropy and 1.8 of this, which is 0.9 of the L1 distance).
+    loss, or mix it (`lk-hybrid`; DSpark's 0.1 of cross-entropy and 1.8 of this, which is 0.9 of the L1 distance).
 
     Args:
         decay: the weight of a level relative to the level above it.
@@ -98,7 +98,7 @@ class LKHybrid(Divergence):
 
     def __init__(self, *, eta: float = 3.0, decay: float = 1.0) -> None:
         if not eta >= 0:
-            raise InputError(f"lk_hybrid: eta must not be negative, not {eta}")
+            raise InputError(f"lk-hybrid: eta must not be negative, not {eta}")
         super().__init__(decay=decay)
         self.eta = eta
 

@@ -29,8 +29,8 @@ class FeatureRegression:
         """The mean over features and masked predictions, a scalar."""
         if student.features is None:
             raise CompositionError(
-                "the loss 'feature_regression' needs a drafter that predicts features; "
-                "use 'distillation' or 'cross_entropy' alone"
+                "the loss 'feature-regression' needs a drafter that predicts features; "
+                "use 'distillation' or 'cross-entropy' alone"
             )
         truth = at(teacher.features[student.tap], student.position)  # [B, M, D]
         measure = F.mse_loss if self.distance == "mse" else F.smooth_l1_loss

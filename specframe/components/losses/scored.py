@@ -127,7 +127,7 @@ def students(made: Student | Chunks) -> Iterator[tuple[Student, float]]:
 
 @runtime_checkable
 class Pointwise(Protocol):
-    """A loss that is a mean over predictions, with the value of each, which `d_pace` weights."""
+    """A loss that is a mean over predictions, with the value of each, which `d-pace` weights."""
 
     def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
         """The value of each prediction, [B, M], and which of them count, [B, M] bool."""

@@ -32,7 +32,7 @@ class MultiStep:
     before them and are not scored.
 
     Args:
-        steps: how many levels are trained (HASS and CORAL: 3); 1 is `teacher_forced`.
+        steps: how many levels are trained (HASS and CORAL: 3); 1 is `teacher-forced`.
         noise: half the width of the uniform noise on the true features (EAGLE, HASS: 0.1).
         noise_length: the length of text at which the noise has that width; a text of L tokens gets
             noise_length / L times as much, as in EAGLE's and HASS's code, where it is 512. None, as in
@@ -41,19 +41,19 @@ class MultiStep:
 
     def __init__(self, *, steps: int = 3, noise: float = 0.1, noise_length: int | None = None) -> None:
         if steps < 1:
-            raise InputError(f"multi_step: steps must be at least 1, not {steps}")
+            raise InputError(f"multi-step: steps must be at least 1, not {steps}")
         if noise_length is not None and noise_length < 1:
-            raise InputError(f"multi_step: noise_length must be at least 1, not {noise_length}")
+            raise InputError(f"multi-step: noise_length must be at least 1, not {noise_length}")
         self.steps = steps
         self.noise = noise
         self.noise_length = noise_length
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Returns all steps' predictions, step after step; `progress` is ignored."""
-        model = feeding_drafter(drafter, "multi_step")
+        model = feeding_drafter(drafter, "multi-step")
         if model.block != 1:
             raise CompositionError(
-                f"the rollout 'multi_step' needs a drafter of one level a forward pass (as EAGLE's), and "
+                f"the rollout 'multi-step' needs a drafter of one level a forward pass (as EAGLE's), and "
                 f"{type(drafter).__name__} proposes {model.block}; use 'glancing' for it"
             )
         pairs = shift(teacher, model.spec)

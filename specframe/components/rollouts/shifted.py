@@ -121,7 +121,7 @@ def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
     if not model.spec.feeds or model.levels != 1:
         raise CompositionError(
             f"the rollout {rollout!r} feeds predicted features back, as EAGLE's and Falcon's drafters draft, and "
-            f"{type(drafter).__name__} is not trained so: use the rollout all_levels or groups"
+            f"{type(drafter).__name__} is not trained so: use the rollout all-levels or groups"
         )
     return model
 

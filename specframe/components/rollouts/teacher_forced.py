@@ -16,18 +16,18 @@ class TeacherForced:
 
     The inputs are the pairs (f_i + noise, t_(i+1)); the prediction made at i imitates position
     i + block, and its level is its place in the block, 1 .. block. A drafter of several predictions an entry is
-    unrolled as by `all_levels`.
+    unrolled as by `all-levels`.
 
     Args:
         noise: half the width of the uniform noise added to the features.
     """
 
     def __init__(self, *, noise: float = 0.1) -> None:
-        self.noise = checked_noise("teacher_forced", noise)
+        self.noise = checked_noise("teacher-forced", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` changes nothing."""
-        return along(drafter, teacher, self.noise, "teacher_forced")
+        return along(drafter, teacher, self.noise, "teacher-forced")
 
 
 class AllLevels:
@@ -41,14 +41,14 @@ class AllLevels:
     """
 
     def __init__(self, *, noise: float = 0.0) -> None:
-        self.noise = checked_noise("all_levels", noise)
+        self.noise = checked_noise("all-levels", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Predictions [B, n K] of n = L - 1 positions, a position's K levels side by side; `progress` changes nothing.
 
         Levels that lie beyond the text are masked out.
         """
-        return along(drafter, teacher, self.noise, "all_levels")
+        return along(drafter, teacher, self.noise, "all-levels")
 
 
 class Groups:

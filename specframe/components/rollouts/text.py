@@ -31,8 +31,8 @@ class StatesReader(Protocol):
 class AlongText:
     """A drafting model's predictions at every position of the texts, which are read as they are.
 
-    With answers that the target wrote and `cross_entropy: {labels: text}` that is sequence-level distillation
-    (FastDraft's last step); with `cross_entropy` or `distillation` the target's distributions are learnt (DistillSpec's
+    With answers that the target wrote and `cross-entropy: {labels: text}` that is sequence-level distillation
+    (FastDraft's last step); with `cross-entropy` or `distillation` the target's distributions are learnt (DistillSpec's
     supervised variant).
     """
 
@@ -67,7 +67,7 @@ class MaskedText:
 
     The text's own places give the first level. A share of `keep` to the power of d of the mask rows d levels further
     down is kept, at least `least`, drawn anew for every step, among those whose row above was kept (conditional drop,
-    COD). So a row sees the same entries as in decoding. PARD trains on the text's tokens: `cross_entropy` with `labels:
+    COD). So a row sees the same entries as in decoding. PARD trains on the text's tokens: `cross-entropy` with `labels:
     text`.
 
     A drafter that is not being trained gets every row, so that the simulated tau is that of all cycles.
@@ -78,7 +78,7 @@ class MaskedText:
     """
 
     def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
-        require_shares("masked_text", keep, least)
+        require_shares("masked-text", keep, least)
         self.keep = keep
         self.least = least
 
@@ -86,7 +86,7 @@ class MaskedText:
         """The predictions of all places, [B, L], then those of each level's kept rows; `progress` changes nothing."""
         if not isinstance(drafter, ModelDrafter) or not drafter.masks.count or drafter.masks.token is None:
             raise CompositionError(
-                "the rollout 'masked_text' trains a drafting model with mask tokens: drafter: {use: model, masks: 7, "
+                "the rollout 'masked-text' trains a drafting model with mask tokens: drafter: {use: model, masks: 7, "
                 "mask_token: ..}"
             )
         tokens, masks, model = teacher.tokens, drafter.masks, drafter.module
@@ -124,15 +124,15 @@ class OnPolicy:
 
     def __init__(self, *, share: float = 1.0, temperature: float = 1.0) -> None:
         if not 0 <= share <= 1:
-            raise InputError(f"on_policy: share must lie between 0 and 1, not {share}")
+            raise InputError(f"on-policy: share must lie between 0 and 1, not {share}")
         if temperature <= 0:
-            raise InputError(f"on_policy: temperature must be above 0, not {temperature}")
+            raise InputError(f"on-policy: temperature must be above 0, not {temperature}")
         self.share = share
         self.temperature = temperature
 
     def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The texts [B, L] to be taught, and which of their positions count, [B, L]."""
-        model = require_language_model(drafter, "on_policy")
+        model = require_language_model(drafter, "on-policy")
         length = tokens.shape[1]
         own = (torch.rand(len(tokens), device=tokens.device) < self.share) & mask.any(1)  # [B]
         if not own.any():
@@ -150,4 +150,4 @@ class OnPolicy:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position of the texts as they were rewritten; `progress` changes nothing."""
-        return read_along(drafter, teacher, "on_policy")
+        return read_along(drafter, teacher, "on-policy")

@@ -153,7 +153,7 @@ def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
     texts.write_text("\n".join(map(json.dumps, answers)))
     recipe.write_text(
         "specframe: 1\ntarget: {use: hf, model: zoo://talk-7m}\ndrafter: none\nverifier: match\n"
-        f"train: {{data: [{texts}], rollout: teacher_forced}}\n"
+        f"train: {{data: [{texts}], rollout: teacher-forced}}\n"
     )
     assert counting.main([str(recipe), str(out)]) == 0
     from transformers import AutoTokenizer

@@ -206,7 +206,7 @@ def test_options_without_meaning_are_refused(make: object, message: str) -> None
 
 
 def test_d_pace_refuses_a_loss_without_values_of_single_predictions() -> None:
-    with pytest.raises(CompositionError, match="use cross_entropy, tv"):
+    with pytest.raises(CompositionError, match="use cross-entropy, tv"):
         DPace(loss=Distillation())
 
 

@@ -8,9 +8,9 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.kernel.discovery import discover
 from specframe.testing import check_loss
 
-NEEDED = {"d_pace": {"loss": CrossEntropy()}, "hybrid": {"loss": CrossEntropy()}}
+NEEDED = {"d-pace": {"loss": CrossEntropy()}, "hybrid": {"loss": CrossEntropy()}}
 """Options without a default."""
-DETACHED = {"d_pace", "lk_hybrid", "tvd_plus"}
+DETACHED = {"d-pace", "lk-hybrid", "tvd-plus"}
 """Losses through whose weights no gradient flows: each has a test of its own with the weights held."""
 LOSSES = {entry.name: entry for entry in discover().of("loss")}
 

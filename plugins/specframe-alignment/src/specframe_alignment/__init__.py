@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the loss `tvd_plus` and the rollout `replay`."""
+    """Registers the loss `tvd-plus` and the rollout `replay`."""
     register(
         "loss",
-        "tvd_plus",
+        "tvd-plus",
         "specframe_alignment.tvd:TVDPlus",
         summary="TVD++: total variation's policy gradient with a normalised advantage, in exact expectation",
     )

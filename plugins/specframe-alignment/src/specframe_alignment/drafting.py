@@ -92,7 +92,7 @@ class FeatureDrafting:
     first = 1
 
     def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """Returns the tokens drawn at each level, with features fed back as `multi_step` unrolls them."""
+        """Returns the tokens drawn at each level, with features fed back as `multi-step` unrolls them."""
         made = MultiStep(steps=levels, noise=0.0)(self.model, teacher, 1.0)
         columns = draw(made.logits)  # [B, levels (L - 1)]
         drawn = columns if made.support is None else made.support[columns]

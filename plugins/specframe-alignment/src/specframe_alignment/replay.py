@@ -38,7 +38,7 @@ class Replay:
     mistakes, which no text of the target holds. No gradient flows through the drafting.
 
     For language models and for drafters that feed predicted features back, such as `eagle` and `eagle3`; these features
-    are fixed, as in `multi_step`. It is meant for a drafter that has been trained on texts before. Losses must compare
+    are fixed, as in `multi-step`. It is meant for a drafter that has been trained on texts before. Losses must compare
     with the target's distribution, since what follows a drafted token is in no text.
 
     Source: arXiv 2605.29343, by its abstract; how many roots, and how drafts are drawn, are this project's.

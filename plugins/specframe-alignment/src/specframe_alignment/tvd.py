@@ -38,7 +38,7 @@ class TVDPlus:
 
     def __init__(self, *, over: Literal["batch", "position"] = "batch") -> None:
         if over not in ("batch", "position"):
-            raise InputError(f"tvd_plus: over must be batch or position, not {over}")
+            raise InputError(f"tvd-plus: over must be batch or position, not {over}")
         self.over = over
         self.rowwise = over == "position"
 
@@ -71,5 +71,5 @@ def target_law(student: Student, teacher: Teacher) -> Tensor:
     if teacher.support is None:
         return law if student.support is None else law[..., student.support]
     if student.support is None or not torch.equal(teacher.support, student.support):
-        raise CompositionError("tvd_plus: the teacher's support is not the drafter's: make one for this drafter")
+        raise CompositionError("tvd-plus: the teacher's support is not the drafter's: make one for this drafter")
     return law

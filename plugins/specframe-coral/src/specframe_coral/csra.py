@@ -24,7 +24,7 @@ class CSRA:
     over f of exp(sim(q, f) / tau)), where sim is the cosine and the sum is over views and negatives. Gradients flow
     into both sides; targets are given.
 
-    It belongs with `feature_regression`: angles alone are compared, lengths are free. With a rollout of one
+    It belongs with `feature-regression`: angles alone are compared, lengths are free. With a rollout of one
     step it only compares with the targets, which the paper advises against (Appendix C).
 
     A step is compared with all masked-in entries up to it, so time and memory grow with the square of their number.

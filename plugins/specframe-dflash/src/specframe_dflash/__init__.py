@@ -23,13 +23,13 @@ COMPONENTS = [
         "dspark:DSpark",
         "DFlash's block, made a tree's: each node's own bias for what follows its token",
     ),
-    ("loss", "d_pace", "d_pace:DPace", "another loss, a level weighed by how much of a draft depends on it"),
-    ("rollout", "anchored_blocks", "rollout:AnchoredBlocks", "DFlash: blocks that begin at random positions of a text"),
+    ("loss", "d-pace", "d_pace:DPace", "another loss, a level weighed by how much of a draft depends on it"),
+    ("rollout", "anchored-blocks", "rollout:AnchoredBlocks", "DFlash: blocks that begin at random positions of a text"),
 ]
 
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafters `dflash` and `dspark`, the rollout `anchored_blocks` and the loss `d_pace`."""
+    """Registers the drafters `dflash` and `dspark`, the rollout `anchored-blocks` and the loss `d-pace`."""
     for kind, name, where, summary in COMPONENTS:
         register(kind, name, f"specframe_dflash.{where}", summary=summary)

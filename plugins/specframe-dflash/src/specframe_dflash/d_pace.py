@@ -24,7 +24,7 @@ class DPace:
     made from one position, whatever the rollout.
 
     Args:
-        loss: the weighted loss: `cross_entropy`, or another with a value for each prediction.
+        loss: the weighted loss: `cross-entropy`, or another with a value for each prediction.
         alpha: the smoothing (speculators: 0.5); 1: no product, so that a level weighs as many as follow it.
     """
 
@@ -32,11 +32,11 @@ class DPace:
 
     def __init__(self, *, loss: Loss, alpha: float = 0.5) -> None:
         if not 0 <= alpha <= 1:
-            raise InputError(f"d_pace: alpha must lie between 0 and 1, not {alpha}")
+            raise InputError(f"d-pace: alpha must lie between 0 and 1, not {alpha}")
         if not isinstance(loss, scored.Pointwise):
             raise CompositionError(
-                "d_pace weighs the values of single predictions, which this loss does not have; use cross_entropy, tv, "
-                "nla, lk_hybrid, reverse_kl or jsd"
+                "d-pace weighs the values of single predictions, which this loss does not have; use cross-entropy, tv, "
+                "nla, lk-hybrid, reverse-kl or jsd"
             )
         self.loss = loss
         self.alpha = alpha
@@ -49,7 +49,7 @@ class DPace:
     @torch.no_grad()
     def weights(self, student: Student, teacher: Teacher) -> Tensor:
         """Returns the weight of each prediction, [B, M]."""
-        scored.require_texts(teacher, "d_pace")
+        scored.require_texts(teacher, "d-pace")
         best, inside = scored.place(scored.at(teacher.argmax, student.position), student.support)
         right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]
         if inside is not None:

@@ -39,7 +39,7 @@ class AnchoredBlocks:
 
     def __init__(self, *, anchors: int = 64, chunk: int | None = None) -> None:
         if anchors < 1 or (chunk is not None and chunk < 1):
-            raise InputError(f"anchored_blocks: anchors and chunk must be at least 1, not {anchors} and {chunk}")
+            raise InputError(f"anchored-blocks: anchors and chunk must be at least 1, not {anchors} and {chunk}")
         self.anchors = anchors
         self.chunk = chunk
 
@@ -97,7 +97,7 @@ def _blockwise(drafter: Trainable) -> NeuralDrafter[Any]:
     """The drafter itself, if it drafts blocks. Raises CompositionError otherwise."""
     if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Backbone):
         raise CompositionError(
-            f"the rollout 'anchored_blocks' needs a drafter of blocks (dflash, dspark), and {type(drafter).__name__} "
-            "is none; use 'all_levels' or 'teacher_forced' for it"
+            f"the rollout 'anchored-blocks' needs a drafter of blocks (dflash, dspark), and {type(drafter).__name__} "
+            "is none; use 'all-levels' or 'teacher-forced' for it"
         )
     return drafter

@@ -37,7 +37,7 @@ COMPONENTS = [
     ),
     (
         "rollout",
-        "training_time_test",
+        "training-time-test",
         "rollout:TrainingTimeTest",
         "EAGLE-3: the drafter's own states fed back, gradients included",
     ),
@@ -46,6 +46,6 @@ COMPONENTS = [
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafters `eagle`, `eagle3` and `peagle`, and the rollouts `training_time_test` and `cod`."""
+    """Registers the drafters `eagle`, `eagle3` and `peagle`, and the rollouts `training-time-test` and `cod`."""
     for kind, name, where, summary in COMPONENTS:
         register(kind, name, f"specframe_eagle.{where}", summary=summary)

@@ -45,7 +45,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
     The outputs of three of the target's layers are fused into a state; a decoder layer makes the next state of it and
     of the next token, and its norm goes to an LM head. States are the drafter's own: no feature of the target is
-    imitated, so training is by tokens alone, unrolled as in drafting (rollout `training_time_test`).
+    imitated, so training is by tokens alone, unrolled as in drafting (rollout `training-time-test`).
 
     The LM head starts as the rows of `head` and is trained with the rest. With `own_head: false` it is `head` itself,
     the target's own and frozen, and is not stored. A loaded drafter follows its checkpoint: those of the authors, of

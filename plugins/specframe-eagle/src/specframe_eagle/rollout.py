@@ -26,15 +26,15 @@ class TrainingTimeTest:
     s - 1 levels below the root sees the same in decoding, so a step's predictions are decoding's, number by number.
 
     Keys and values of earlier steps are kept, so that a step costs one forward of the text. Steps are levels: the loss
-    `cross_entropy` with `decay: 0.8` weighs them as the authors do.
+    `cross-entropy` with `decay: 0.8` weighs them as the authors do.
 
     Args:
-        steps: how many levels are trained (the authors: 7); 1 is `teacher_forced` without noise.
+        steps: how many levels are trained (the authors: 7); 1 is `teacher-forced` without noise.
     """
 
     def __init__(self, *, steps: int = 7) -> None:
         if steps < 1:
-            raise InputError(f"training_time_test: steps must be at least 1, not {steps}")
+            raise InputError(f"training-time-test: steps must be at least 1, not {steps}")
         self.steps = steps
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
@@ -87,8 +87,8 @@ def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
         or not drafter.spec.feeds
     ):
         raise CompositionError(
-            "the rollout 'training_time_test' needs a drafter of one decoder layer and one level a forward "
+            "the rollout 'training-time-test' needs a drafter of one decoder layer and one level a forward "
             f"pass (eagle3, eagle), and {type(drafter).__name__} is none; "
-            "use 'glancing', 'groups' or 'all_levels' for it"
+            "use 'glancing', 'groups' or 'all-levels' for it"
         )
     return drafter

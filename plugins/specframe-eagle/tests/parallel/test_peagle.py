@@ -126,7 +126,7 @@ def test_losses_fall_and_validation_is_every_cycle_s() -> None:
     losses = fit(drafter, [lesson], COD(), [(CrossEntropy(), 1.0)], steps=30)
     assert losses[-1] < 0.9 * losses[0]
     drafter.module.eval()
-    figures = measure(drafter, [lesson], [(CrossEntropy(), 1.0, "cross_entropy")], COD())
+    figures = measure(drafter, [lesson], [(CrossEntropy(), 1.0, "cross-entropy")], COD())
     assert 1 <= figures["tau"] <= 4 and "accuracy.1" in figures
 
 

@@ -33,7 +33,7 @@ def test_simulated_tau_is_what_decoding_has() -> None:
     assert course[-1] < 0.8 * course[0]
     drafter.module.eval()
     simulated = measure(
-        drafter, [target.teach(texts[:HELD], mask[:HELD])], [(CrossEntropy(), 1.0, "cross_entropy")], COD()
+        drafter, [target.teach(texts[:HELD], mask[:HELD])], [(CrossEntropy(), 1.0, "cross-entropy")], COD()
     )
     result = pipeline.generate([prompt for prompt, _ in rows[:HELD]], max_new_tokens=NEW)
     assert [list(tokens) for tokens in result.tokens] == [list(new) for _, new in rows[:HELD]]

@@ -78,7 +78,7 @@ class FalconNetwork(FeatureNetwork):
         if positions is not None or mask is not None or cache is not None:
             raise CompositionError(
                 "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
-                "glancing or teacher_forced, or the drafter eagle"
+                "glancing or teacher-forced, or the drafter eagle"
             )
         batch, length, _ = pairs.shape
         carried = self._along(pairs)  # [B, L, H]

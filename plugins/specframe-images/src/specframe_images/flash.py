@@ -109,7 +109,7 @@ class FlashNetwork(ImageNetwork):
         Positions or a mask raise CompositionError: entries are fewer than pairs.
         """
         if positions is not None or mask is not None:
-            raise CompositionError("drafter flash predicts plain texts only; use the rollout teacher_forced")
+            raise CompositionError("drafter flash predicts plain texts only; use the rollout teacher-forced")
         tokens = tokens[:, : features.shape[1]]
         pairs = torch.cat([self.embedded(embed)(tokens), features], -1)
         counts = [pairs.shape[1]] * len(pairs)

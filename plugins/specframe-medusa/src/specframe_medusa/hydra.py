@@ -28,7 +28,7 @@ class Hydra(NeuralDrafter[HydraNetwork]):
     next token: a level a forward, each with the law of its own path. The base state is the last true feature, or, with
     `prefix`, the output of a decoder layer over all features. A tree deeper than there are heads is refused.
 
-    Hydra++ is `prefix: true, layers: 4` and a training on the target's law (loss `cross_entropy` as it is).
+    Hydra++ is `prefix: true, layers: 4` and a training on the target's law (loss `cross-entropy` as it is).
     Embeddings are the target's, frozen and not saved. LM heads are as for `medusa`, with a bias as published.
 
     Args:

@@ -21,8 +21,8 @@ class MTP(NeuralDrafter[MTPNetwork]):
     """The head for the token after next that DeepSeek-V3, Qwen3-Next, GLM-4.5, MiMo and others are trained with.
 
     It drafts as EAGLE's drafter does, a level a call, with its own output as the next feature: DeepSeek trained it one
-    level deep and reuses it. FastMTP (arXiv 2509.18362) trains it on for three: the rollout `multi_step`, or
-    `training_time_test` with gradients through its outputs, and the loss `cross_entropy` with `labels: text` and
+    level deep and reuses it. FastMTP (arXiv 2509.18362) trains it on for three: the rollout `multi-step`, or
+    `training-time-test` with gradients through its outputs, and the loss `cross-entropy` with `labels: text` and
     `decay: 0.6`.
 
     `weights` may be the target's own checkpoint, where it ships a head: a folder or Hub name whose tensors are called

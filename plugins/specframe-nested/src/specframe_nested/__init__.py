@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafters `nested` and `cascade` and the rollouts `sorted` and `layer_skip`."""
+    """Registers the drafters `nested` and `cascade` and the rollouts `sorted` and `layer-skip`."""
     register(
         "drafter",
         "nested",
@@ -33,7 +33,7 @@ def specframe_register(register: Register) -> None:
     )
     register(
         "rollout",
-        "layer_skip",
+        "layer-skip",
         "specframe_nested.rollouts:LayerSkip",
         summary="LayerSkip: a model along texts, by its early exits, with layers left out at random",
     )

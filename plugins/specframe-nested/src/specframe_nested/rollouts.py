@@ -66,11 +66,11 @@ class LayerSkip:
         growing: bool = False,
     ) -> None:
         if not 0 <= dropout < 1:
-            raise InputError(f"layer_skip: dropout is a chance from 0 to below 1, not {dropout}")
+            raise InputError(f"layer-skip: dropout is a chance from 0 to below 1, not {dropout}")
         if scale <= 0:
-            raise InputError(f"layer_skip: scale must be above 0, not {scale}")
+            raise InputError(f"layer-skip: scale must be above 0, not {scale}")
         if every < 1:
-            raise InputError(f"layer_skip: every must be at least 1, not {every}")
+            raise InputError(f"layer-skip: every must be at least 1, not {every}")
         self.dropout, self.scale, self.curriculum = dropout, scale, curriculum
         self.every, self.growing = every, growing
         self._step, self._total = 0, 1
@@ -81,7 +81,7 @@ class LayerSkip:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Chunks:
         """A part for each exit that counts. Which layers are left out comes from torch's generator."""
-        model = require_exits(drafter, "layer_skip")
+        model = require_exits(drafter, "layer-skip")
         layers = model.depth
         if not model.module.training:
             exits = [exit for exit in range(1, layers + 1) if exit > 1 or layers == 1]

@@ -46,7 +46,7 @@ class AcceptanceRollout:
             raise CompositionError("the rollout 'acceptance' takes a student whole: leave the nested one's `chunk` out")
         if student.hidden is None:
             raise CompositionError(
-                "the rollout 'acceptance' needs a nested rollout that gives what the head reads, such as multi_step"
+                "the rollout 'acceptance' needs a nested rollout that gives what the head reads, such as multi-step"
             )
         mask = student.mask & reached(student, teacher) if self.reached else student.mask
         return replace(student, confidence=network(student.hidden), mask=mask)

@@ -28,7 +28,7 @@ class Hybrid:
     Source: OmniDraft (arXiv 2507.02659), its hybrid distillation. How its terms are weighted is not known here.
 
     Args:
-        loss: the loss where a distribution is known, such as `distillation` or `reverse_kl`.
+        loss: the loss where a distribution is known, such as `distillation` or `reverse-kl`.
         ngrams: the weight of a position within an n-gram.
     """
 

@@ -95,6 +95,6 @@ def _parallel(drafter: Trainable) -> NeuralDrafter[Any]:
     if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Parallel):
         raise CompositionError(
             f"the rollout 'cod' needs a drafter with mask rows (peagle), and {type(drafter).__name__} has none; "
-            "use 'training_time_test', 'anchored_blocks' or 'all_levels' for it"
+            "use 'training-time-test', 'anchored-blocks' or 'all-levels' for it"
         )
     return drafter

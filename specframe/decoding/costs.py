@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +27,19 @@ from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.kernel.folders import cache_folder
 from specframe.kernel.interfaces import Observer, text_of
-from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.build import processor
 
-EDITION = 3
+EDITION = 4
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
 CONTEXT = 128
-REPEATS = 9
+"""Committed tokens behind which they are timed."""
+LONGER = (1024, 4096, 8000)
+"""Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
+LONGER_SIZES = (1, 2, 4, 8, 16)
+REPEATS, LONGER_REPEATS = 9, 3
 DRAFTED = 16
 """Tokens that are decoded to time the drafter."""
 
@@ -59,14 +63,25 @@ def read_costs(path: Path) -> Costs:
     """The costs in a file of `specframe profile --out`, or one that was kept. Raises InputError for any other file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
-        return Costs.of(cycle, float(found["draft_seconds"]))
+        longer = {int(tokens): _sizes(passes) for tokens, passes in found.get("longer", {}).items()}
+        costs = Costs.of(_sizes(found["cycle_seconds"]), float(found["draft_seconds"]))
+        return _with_longer(costs, longer)
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}; time it with `specframe profile --sizes 1,2,4,8,16`") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
+
+
+def _sizes(passes: Mapping[str, Any]) -> dict[int, float]:
+    return {int(size): float(seconds) for size, seconds in passes.items()}
+
+
+def _with_longer(costs: Costs, longer: Mapping[int, Mapping[int, float]]) -> Costs:
+    """The costs with those of passes behind more committed tokens."""
+    passes = tuple((tokens, Costs.of(seconds).passes) for tokens, seconds in sorted(longer.items()))
+    return replace(costs, context=CONTEXT, longer=passes) if passes else costs
 
 
 def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
@@ -99,7 +114,8 @@ def _passes(target: Any, note: Path) -> Costs:
         return read_costs(note)
     with alone(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
-    costs = Costs.of(seconds, 0.0)
+        longer = time_longer(target)
+    costs = _with_longer(Costs.of(seconds, 0.0), longer)
     _keep(note, costs)
     return costs
 
@@ -107,7 +123,8 @@ def _passes(target: Any, note: Path) -> Costs:
 def _keep(note: Path, costs: Costs) -> None:
     """Writes a note; where the cache cannot be written, only the next start is slower."""
     with suppress(SpecframeError):
-        write_json(note, {"cycle_seconds": dict(costs.passes), "draft_seconds": costs.draft})
+        longer = {tokens: dict(passes) for tokens, passes in costs.longer}
+        write_json(note, {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft})
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
@@ -116,19 +133,49 @@ def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
     In a shorter context the text takes half of it.
     """
     length = min(CONTEXT, target.context // 2)
+    text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
+    return _timed(target, Prompts(text, torch.tensor([length], device=target.device)), sizes, REPEATS)
+
+
+def time_longer(target: Any) -> dict[int, dict[int, float]]:
+    """The same behind more tokens, of random keys and values, so that nothing is read; none where no row takes them."""
+    found: dict[int, dict[int, float]] = {}
+    for length in LONGER:
+        if length + max(LONGER_SIZES) >= target.context:
+            break
+        with suppress(SpecframeError):
+            found[length] = _timed(target, _imagined(target, length), LONGER_SIZES, LONGER_REPEATS)
+    return found
+
+
+@torch.inference_mode()
+def _imagined(target: Any, length: int) -> Prompts:
+    """A prompt of so many tokens, of which all but the last are known, by keys and values that no text has."""
+    text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
+    target.open(1, 4)
+    tree, _ = target.admit(Prompts(text[:, :1], torch.ones(1, dtype=torch.int64, device=target.device)))
+    target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(text[:, 0]), tree.tokens[:, 0]))
+    keys = target.memory().copy(0, 1)  # [2 * layers, heads of keys, 1, D]
+    noise = torch.Generator().manual_seed(0)
+    memory = torch.randn(*keys.shape[:2], length - 1, keys.shape[3], generator=noise).to(keys)
+    prefix = KnownPrefix(text[0, :-1].tolist(), memory, {})
+    return Prompts(text, torch.tensor([length], device=target.device), prefixes=[prefix])
+
+
+@torch.inference_mode()
+def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], repeats: int) -> dict[int, float]:
+    """The median seconds of forward passes behind a prompt by number of nodes; the sizes take turns."""
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
-    with torch.inference_mode():
-        target.open(1, length + 1 + max(times))
-        text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
-        tree, _ = target.admit(Prompts(text, torch.tensor([length], device=target.device)))
-        nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
-        target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
-        for turn in range(REPEATS + 1):
-            for size, found in times.items():
-                start = perf_counter()
-                target.score(_chain(tree.tokens[:, 0], size)).logits.argmax(-1).tolist()
-                if turn:  # the first warms up
-                    found.append(perf_counter() - start)
+    target.open(1, prompt.tokens.shape[1] + 1 + max(times))
+    tree, _ = target.admit(prompt)
+    nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
+    target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
+    for turn in range(repeats + 1):
+        for size, found in times.items():
+            start = perf_counter()
+            target.score(_chain(tree.tokens[:, 0], size)).logits.argmax(-1).tolist()
+            if turn:  # the first warms up
+                found.append(perf_counter() - start)
     return {size: median(found) for size, found in times.items()}
 
 

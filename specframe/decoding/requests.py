@@ -58,6 +58,11 @@ class Entry:
         """The prompt and the generated tokens."""
         return [*self.request.tokens, *self.tokens]
 
+    @property
+    def length(self) -> int:
+        """The number of tokens of the text."""
+        return len(self.request.tokens) + len(self.tokens)
+
     def add(self, tokens: Sequence[int]) -> None:
         """Appends tokens up to an end of sequence, a stop text or the budget; later ones are cut off.
 

@@ -44,6 +44,10 @@ class Costs:
     """The seconds of a drafter's forward pass."""
     rows: int | None = None
     """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
+    context: int = 0
+    """Number of committed tokens behind which the passes were timed."""
+    longer: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
+    """(tokens, passes) behind more committed tokens, ascending."""
     taken: int = 0
     """Number of drafted nodes that are scored anyway, before any that is asked for."""
     pause: Pause | None = field(default=None, compare=False)
@@ -51,6 +55,8 @@ class Costs:
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by nodes, of these passes, once they were asked for."""
+    lengths: dict[int, Costs] = field(default_factory=dict, compare=False, repr=False)
+    """The costs behind more committed tokens, once they were asked for."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
@@ -64,15 +70,37 @@ class Costs:
         """The costs as they were timed, by the number of nodes; more nodes never take less."""
         return cls(tuple(rising(sorted(seconds.items()))), draft)
 
+    def behind(self, tokens: int) -> Costs:
+        """The same costs behind so many committed tokens, by the line through the timed numbers next to it.
+
+        Of numbers with equal first four binary digits it is that of the smallest; behind the largest that was timed,
+        that one's.
+        """
+        step = 1 << max(tokens.bit_length() - 4, 0)
+        tokens = min(tokens // step * step, self.longer[-1][0] if self.longer else 0)
+        if tokens <= self.context:
+            return self
+        if tokens not in self.lengths:
+            timed = [(self.context, self), *((count, Costs(passes)) for count, passes in self.longer)]
+            place = bisect_left(timed, tokens, key=lambda each: each[0])
+            (less, low), (more, high) = timed[place - 1 : place + 1]
+            share = (tokens - less) / (more - less)
+            passes = ((size, low._seconds(size) * (1 - share) + high._seconds(size) * share) for size, _ in self.passes)
+            self.lengths[tokens] = replace(self, passes=tuple(passes), context=tokens, longer=(), known={}, lengths={})
+        return self.lengths[tokens]
+
     def beyond(self, nodes: int) -> Costs:
         """The same costs for nodes added to this number of drafted nodes that are scored anyway."""
-        return replace(self, taken=self.taken + nodes)
+        return replace(self, taken=self.taken + nodes, lengths={})
 
-    def together(self, rows: int, pause: Pause) -> Costs:
-        """The same costs for `rows` rows, which choose together if there are several, unless their number is fixed."""
+    def together(self, lengths: Sequence[int], pause: Pause) -> Costs:
+        """The same costs for rows of so many tokens, which choose together if there are several.
+
+        Where the number of rows is fixed, a row chooses by itself, and by its length only if it is alone.
+        """
         if self.rows is not None:
-            return self
-        return replace(self, rows=rows, pause=pause if rows > 1 else None)
+            return self.behind(lengths[0]) if self.rows == 1 else self
+        return replace(self.behind(max(lengths)), rows=len(lengths), pause=pause if len(lengths) > 1 else None)
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.

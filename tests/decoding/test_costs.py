@@ -22,7 +22,7 @@ from specframe.decoding.compose import compose
 from specframe.decoding.costs import measured_costs, read_costs
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, RecipeError
-from specframe.kernel.types import Cycle
+from specframe.kernel.types import Cycle, Verdict
 
 STEEP = {"cycle_seconds": {"1": 1.0, "2": 2.0, "9": 9.0}, "draft_seconds": 0.1}
 FLAT = {"cycle_seconds": {"1": 1.0, "9": 1.0}, "draft_seconds": 0.0}
@@ -198,3 +198,29 @@ def test_files_without_costs_are_refused(tmp_path, data, message):
 def test_a_missing_file_is_refused_before_anything_is_loaded(tmp_path):
     with pytest.raises(RecipeError, match=r"no file .*none\.json of costs; `measured` times this machine"):
         pipeline(costs=str(tmp_path / "none.json"))
+
+
+def long_pipeline(context: int) -> specframe.Pipeline:
+    target = HFTarget.from_model(tiny_llama(11, 0))
+    target.context = context
+    return compose(target=target, drafter={"use": "suffix"}, run={"costs": "measured"})
+
+
+def test_passes_behind_more_tokens_are_timed_without_reading_them(cache):
+    target = long_pipeline(1200).parts.target
+    longer = timing.time_longer(target)
+    assert set(longer) == {1024} and set(longer[1024]) == {1, 2, 4, 8, 16} and min(longer[1024].values()) > 0
+    prompts = timing._imagined(target, 1024)
+    target.open(1, 1100)
+    tree, scores = target.admit(prompts)
+    assert scores.logits.isfinite().all()
+    target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(1, dtype=torch.int64), tree.tokens[:, 0]))
+    assert list(target.memory().counts) == [1024]
+    assert timing.time_longer(long_pipeline(512).parts.target) == {}
+
+
+def test_costs_behind_more_tokens_are_kept(cache):
+    costs = long_pipeline(1200).parts.costs
+    assert costs is not None and [tokens for tokens, _ in costs.longer] == [1024]
+    assert long_pipeline(1200).parts.costs == costs
+    assert costs.behind(1024).passes != costs.passes

@@ -25,18 +25,38 @@ def test_rows_share_a_pass():
     """Two rows of two nodes take the time of four nodes, in which plain decoding gives each row 20 / 12 tokens."""
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, rows=2)
     assert costs.score(2) == pytest.approx(20 / 12) and costs.level == pytest.approx(3 / 12)
-    assert costs.together(5, Pause()) is costs and replace(costs, rows=None).together(2, Pause()) == costs
+    assert costs.together([9] * 5, Pause()) is costs and replace(costs, rows=None).together([9] * 2, Pause()) == costs
 
 
 def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
     """A pass has as many nodes of every row as of the one with most: what one row alone wants costs all of them."""
     apart = Costs(((1, 1.0), (2, 1.5), (8, 4.5)), rows=2)  # a row's second node takes two thirds of its first
-    together = replace(apart, rows=None).together(2, Pause())
+    together = replace(apart, rows=None).together([9] * 2, Pause())
     chances = [[0.9, 0.8], [0.1]]
     assert apart.counts(chances) == [2, 0]
     assert together.counts(chances) == [0, 0], "half a token each, which is less than a node costs both"
     assert together.counts([[0.9, 0.8], [0.9]]) == [1, 1]
-    assert replace(apart, rows=None).together(1, Pause()).pause is None, "one row chooses alone"
+    assert replace(apart, rows=None).together([9] * 1, Pause()).pause is None, "one row chooses alone"
+
+
+def test_behind_more_tokens_a_pass_takes_longer():
+    longer = ((1024, ((1, 30.0), (4, 60.0))), (4096, ((1, 90.0), (4, 240.0))))
+    costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, context=128, longer=longer)
+    assert costs.behind(100) is costs and costs.behind(128) is costs
+    assert costs.behind(1024).passes == ((1, 30.0), (2, 40.0), (4, 60.0))
+    assert costs.behind(2560).passes == ((1, 60.0), (2, 90.0), (4, 150.0)), "half of the way"
+    assert costs.behind(50_000).passes == costs.behind(4096).passes == ((1, 90.0), (2, 140.0), (4, 240.0))
+    assert costs.behind(2565) is costs.behind(2560), "a search's table of costs serves for many cycles"
+    assert costs.behind(4096).level == pytest.approx(3 / 90), "a drafter costs less of a pass there"
+    assert replace(costs, longer=()).behind(9999).passes == costs.passes
+
+
+def test_rows_choose_by_the_longest_and_one_alone_by_its_own():
+    longer = ((1024, ((1, 30.0), (4, 60.0))),)
+    costs = Costs(((1, 10.0), (4, 20.0)), context=128, longer=longer)
+    assert costs.together([5, 1024], Pause()).passes == longer[0][1]
+    assert replace(costs, rows=1).together([1024], Pause()).passes == longer[0][1]
+    assert replace(costs, rows=2).together([5, 1024], Pause()).passes == costs.passes, "numbers are a row's own"
 
 
 def test_a_batch_pauses_before_it_drafts_again():

@@ -98,13 +98,13 @@ def test_a_level_is_drafted_only_where_it_promises_more_than_it_costs():
 
 def test_rows_that_choose_together_have_trees_of_one_size():
     drafter = NearlySure(5, 1)
-    costs = Costs.of({1: 1.0, 2: 1.1, 20: 6.0}).together(2, Pause())
+    costs = Costs.of({1: 1.0, 2: 1.1, 20: 6.0}).together([9] * 2, Pause())
     tree = grown(drafter, costs)
     assert tree.valid.sum(1).tolist() == [tree.valid.shape[1]] * 2 and tree.levels > 0
 
 
 def test_a_batch_to_which_nothing_pays_does_without_the_drafter_for_a_while():
-    drafter, costs = PathDrafter(5, 1), DEAR.together(2, Pause())
+    drafter, costs = PathDrafter(5, 1), DEAR.together([9] * 2, Pause())
     calls = []
     for _ in range(REST + 1):
         tree = grown(drafter, costs)

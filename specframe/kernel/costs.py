@@ -115,6 +115,11 @@ class Costs:
         """Cost of a drafter's forward pass, in the same unit."""
         return self.draft / self._seconds(self.rows or 1)
 
+    @property
+    def hopeless(self) -> bool:
+        """True where a level costs as much as a token: then it would not pay if it were sure to be accepted."""
+        return self.level + self.score(2) >= 2
+
     def worth(self, chances: Sequence[float]) -> int:
         """Returns how many drafted nodes to score, given their chances of acceptance, the highest first; may be 0."""
         expected, best, most = self.score(self.taken + 1), 0, 0.0

@@ -113,9 +113,14 @@ class OwnLayers:
             self.sight.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy. Raises CompositionError without one."""
+        """A draft below root [B], grown by the tree policy; none where it cannot pay, as behind a short text.
+
+        Raises CompositionError without a tree policy.
+        """
         if tree is None:
             raise CompositionError("drafter self needs a tree policy, such as chain, threshold or dynamic")
+        if context.costs is not None and context.costs.hopeless:
+            return TokenTree.root_only(root)
         return tree.grow(self.expand, root, context)
 
     @torch.no_grad()

@@ -18,9 +18,11 @@ from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Context, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
 from specframe.testing import check_drafter
 from tests.components.targets.registry.walk import build
 
@@ -211,6 +213,20 @@ def test_greedy_output_of_four_rows_is_the_targets(options):
 
 
 @pytest.mark.sampled
+@pytest.mark.parametrize(("second", "nodes"), [(1.2, 4), (1.4, 1)])
+@pytest.mark.parametrize("behind", [False, True])
+def test_nothing_is_drafted_where_a_sure_token_would_cost_one(behind, second, nodes):
+    """Behind a long text a pass takes longer, and a draft that sees a part of it a smaller share."""
+    costs = replace(Costs.of({1: 1.0, 2: second}, draft=0.7), context=128, longer=((1024, ((1, 10.0), (2, 12.0))),))
+    drafter, target = OwnLayers(exit=1), HFTarget.from_model(model())
+    drafter.bind(target)
+    root = opened(target)
+    lengths = [2000 if behind else 10] * len(root)
+    context = Context(Sampling(), SeededRandom(0, len(root)).draft, costs.together(lengths, Pause()))
+    tree = drafter.propose(root, Chain(depth=3), context)
+    assert tree.tokens.shape[1] == (4 if behind else nodes)
+
+
 @pytest.mark.parametrize("skip", SKIPS, ids=str)
 @pytest.mark.parametrize(
     ("verifier", "tree"),

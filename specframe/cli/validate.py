@@ -39,8 +39,19 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
         for name, (value, origin) in values.items():
             print(printable(f"{name} = {json.dumps(value)}  ({origin})"))
     names = ", ".join(f"{name} {part.entry.name}" for name, part in plan.parts.items())
-    print(printable(f"{asked_recipe()}: valid ({names})"))
+    awaited = "".join(f"; {place} is looked for on the Hub when it is loaded" for place in hub_names(plan))
+    print(printable(f"{asked_recipe()}: valid ({names}){awaited}"))
     return 0
+
+
+def hub_names(plan: Plan) -> list[str]:
+    """The models and weights of a plan that are no folder or file here, so names on the Hub; nothing is fetched."""
+    from specframe.kernel.zoo import ZOO
+    from specframe.neural.weights.locate import find_place
+
+    named = [part.options.get(option) for part in plan.parts.values() for option in ("model", "weights")]
+    places = [name for name in named if isinstance(name, str) and not name.startswith(ZOO)]
+    return [name for name in dict.fromkeys(places) if isinstance(find_place(name), str)]
 
 
 def require_places(plan: Plan) -> None:

@@ -279,10 +279,9 @@ class _Reader:
 
 
 def load_local(file: Path, attribute: str) -> Any:
-    """The component `attribute` of a Python file. Raises PluginError when it cannot be imported."""
+    """The component `attribute` of a Python file, a module by its path. Raises PluginError where there is none."""
     if not file.is_file():
         raise PluginError(f"{file}: no such Python file")
-    # The path is part of the name: two folders may each have a tree.py.
     name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -291,6 +290,8 @@ def load_local(file: Path, attribute: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
+        if not hasattr(module, attribute):
+            raise PluginError(f"{file} has no {attribute!r}")
         return getattr(module, attribute)
     except SpecframeError:
         raise

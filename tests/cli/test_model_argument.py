@@ -83,3 +83,10 @@ def test_local_code_of_the_command_line_is_found_in_the_working_folder(tmp_path,
     source = "from specframe.components.drafters.none import NoDrafter as Mine\n"
     (tmp_path / "mine.py").write_text(source)
     assert main(["validate", "lookup", "drafter.use=./mine.py:Mine"]) == 0, capsys.readouterr().err
+
+
+def test_validate_names_what_it_has_not_looked_for(capsys):
+    assert main(["validate", "lookup", "target.model=some-owner/some-model"]) == 0
+    assert capsys.readouterr().out.endswith("; some-owner/some-model is looked for on the Hub when it is loaded\n")
+    assert main(["validate", "lookup"]) == 0
+    assert "Hub" not in capsys.readouterr().out

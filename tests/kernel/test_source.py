@@ -180,6 +180,13 @@ def test_local_code_lies_in_the_folder_of_the_file_that_names_it(tmp_path):
     assert found("r.yaml", "drafter.use=./mine.py:Mine").name == "child"
 
 
+def test_local_code_without_the_component_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("class Other: ...\n")
+    (tmp_path / "r.yaml").write_text(GOOD.replace("{use: lookup}", "{use: './mine.py:Mine'}"))
+    assert main(["validate", str(tmp_path / "r.yaml")]) == 2
+    assert "mine.py has no 'Mine'\n" in capsys.readouterr().err
+
+
 def test_local_code_that_exits_does_not_end_the_command_with_success(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "r.yaml").write_text(GOOD.replace("{use: lookup}", "{use: './mine.py:Mine'}"))

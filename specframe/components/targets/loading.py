@@ -185,7 +185,10 @@ def _config(model: str, source: ModelSource, file: GGUFFile | None) -> Any:
     except (OSError, ValueError, KeyError) as error:
         local = isinstance(source.name, Path)
         problem = "has a config that cannot be read" if local else "cannot be found or reached"
-        raise InputError(f"{model} {problem}: {first_line(error)}") from error
+        reason = first_line(error)
+        if "trust_remote_code" in str(error):
+            problem, reason = "cannot be a target", "it needs code of its own, and no code from a model's folder runs"
+        raise InputError(f"{model} {problem}: {reason}") from error
 
 
 def _base(adapter: Path) -> str:

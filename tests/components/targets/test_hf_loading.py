@@ -130,6 +130,9 @@ def test_a_config_that_is_no_json(folder):
 
 def test_an_architecture_that_transformers_does_not_know(folder):
     change_config(folder, model_type="no_such_type", auto_map={"AutoConfig": "evil.Config"})
+    with pytest.raises(InputError, match="cannot be a target: it needs code of its own, and no code"):
+        HFTarget(model=str(folder))
+    change_config(folder, model_type="no_such_type", auto_map={})
     with pytest.raises(InputError, match="config that cannot be read"):
         HFTarget(model=str(folder))
 

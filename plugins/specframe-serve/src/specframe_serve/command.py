@@ -19,7 +19,11 @@ KEY = "SPECFRAME_SERVE_KEY"
 @recipe_command
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="the address to listen on")
 @click.option("--port", default=8000, metavar="N", help="the port; 0 takes a free one")
-@click.option("--name", metavar="NAME", help="what clients call the model (default: the recipe's name)")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="what clients call the model (default: the recipe's name, or the given model's)",
+)
 @click.option("--slots", default=8, metavar="N", help="rows decoded together")
 @click.option("--queue", default=64, metavar="N", help="rows that may wait; further ones get status 429")
 @click.option("--context", default=4096, metavar="N", help="tokens of a row, prompt and answer together")
@@ -62,7 +66,7 @@ def serve(
 
     key = os.environ.get(KEY) or None
     settings = ServeSettings(
-        name=name or plan.recipe.path.stem,
+        name=name or find_name(plan),
         slots=slots,
         queue=queue,
         context=context,
@@ -85,3 +89,10 @@ def serve(
         locked = "; clients need the key" if settings.key else ""
         run(server, listener, f"{settings.name} at http://{shown}:{number}/v1, {slots} rows at a time{locked}")
     return 0
+
+
+def find_name(plan: Plan) -> str:
+    """What clients call the model by default: the recipe's name, or the model that was given in place of a recipe."""
+    asked = click.get_current_context().params.get("recipe")
+    model = plan.parts["target"].options.get("model")
+    return str(model) if asked is not None and asked == model else plan.recipe.path.stem

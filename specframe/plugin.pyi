@@ -46,6 +46,7 @@ from specframe.files.provenance import write_json as write_json
 from specframe.files.text import counted as counted
 from specframe.files.text import has_secrets as has_secrets
 from specframe.files.text import printable as printable
+from specframe.kernel.capabilities import ApproximateTarget as ApproximateTarget
 from specframe.kernel.capabilities import DelegatingTarget as DelegatingTarget
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
@@ -53,10 +54,12 @@ from specframe.kernel.capabilities import Reporting as Reporting
 from specframe.kernel.capabilities import SeeingTarget as SeeingTarget
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained
+from specframe.kernel.capabilities import is_approximate as is_approximate
 from specframe.kernel.composition import DistantDrafter as DistantDrafter
 from specframe.kernel.composition import FeatureVerifier as FeatureVerifier
 from specframe.kernel.composition import Relaxed as Relaxed
 from specframe.kernel.composition import TimedDrafter as TimedDrafter
+from specframe.kernel.composition import will_approximate as will_approximate
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
 from specframe.kernel.costs import rising as rising

@@ -108,6 +108,10 @@ class Certificate:
     """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()
     """The recipe's weights that were not loaded."""
+    approximate: bool = False
+    """True if the recipe's target reads parts of prompts: the cases are about what it reads, not about its model."""
+    distance: dict[str, Any] | None = field(default=None)
+    """Distance of such a target from the full one, on the recipe's own model and prompts (`Distance`)."""
     real: dict[str, Any] | None = field(default=None)
     """Report on the recipe's own model, where that was asked for."""
 
@@ -152,6 +156,11 @@ class Certificate:
     @property
     def lossless(self) -> bool:
         """True if every case emits the target's distribution and was run to its end, and the controls failed."""
+        return self.composed and not self.approximate
+
+    @property
+    def composed(self) -> bool:
+        """The same of the composition alone, whatever its target reads."""
         shown = self.exhausted and self.batches and self.accepting and bool(self.control_failed)
         return self.exact and shown and not self.interrupted
 
@@ -176,6 +185,9 @@ class Certificate:
         return {
             "lossless": self.lossless,
             "promised": self.promised,
+            "approximate": self.approximate,
+            "composed": self.composed,
+            "distance": self.distance,
             "tv": worst.tv,
             "exhausted": self.exhausted,
             "batches": self.batches,

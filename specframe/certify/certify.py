@@ -21,6 +21,7 @@ from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Mini
 from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
+from specframe.kernel.composition import will_approximate
 from specframe.kernel.types import Cycle, TokenTree
 from specframe.sampling.laws import Sampling
 
@@ -68,6 +69,7 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
         drafts=(certifier.ladder[0].promise.nodes or 2) > 1,
         shortcuts=() if interrupted or not promised else tuple(certifier.shortcuts(settings)),
         guarantees=() if interrupted or promised else tuple(certifier.guarantees(settings)),
+        approximate=will_approximate(plan.parts["target"]),
     )
 
 

@@ -1,18 +1,27 @@
-"""Properties that a lossy verifier keeps, enumerated: the origin of its tokens, its rows, and its strict form."""
+"""Lossy compositions: properties that a verifier keeps, enumerated, and an approximate target's distance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import mean
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from specframe.certify.certificate import EXACT, Guarantee
 from specframe.certify.compositions.batch import COMPANIES, Accompanied
 from specframe.certify.compositions.emission import Comparison, Emission, distance
+from specframe.certify.real import chain_tree
+from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.requests import as_prompts
+from specframe.decoding.settings import SamplingSettings
+from specframe.files.text import counted
+from specframe.kernel.capabilities import ApproximateTarget
 from specframe.kernel.composition import Relaxed
-from specframe.kernel.interfaces import Verifier
-from specframe.kernel.types import Cycle
+from specframe.kernel.interfaces import Target, Verifier, text_of
+from specframe.kernel.types import Cycle, Verdict
 from specframe.sampling.laws import Sampling
 
 Compare = Callable[[Emission], Comparison]
@@ -66,3 +75,71 @@ def _strict(verifier: Verifier) -> Verifier:
 def _guarantee(name: str, held: bool, *comparisons: Comparison) -> Guarantee:
     runs = [comparison.enumeration for comparison in comparisons]
     return Guarantee(name, held, sum(run.branches for run in runs), all(run.exhausted for run in runs))
+
+
+TOKENS = 48
+"""Tokens of each text."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Distance of an approximate target's distributions from the full target's, token by token of greedy texts."""
+
+    prompts: int
+    shortened: int
+    """Number of prompts of which it does not read everything."""
+    tokens: int
+    """Number of tokens compared."""
+    temperature: float
+    mean_tv: float
+    """Mean total variation of the two distributions of the next token at that temperature."""
+    largest_tv: float
+    agreement: float
+    """Share of places where both have the same most probable token."""
+    same_texts: int
+    """Number of prompts that both continue alike in greedy decoding."""
+
+
+def measure_distance(
+    pipeline: Pipeline,
+    target: ApproximateTarget,
+    prompts: Sequence[Any],
+    listener: Callable[[str], None] | None = None,
+) -> Distance:
+    """Measures on the recipe's own model and prompts; a temperature of 0 counts as 1 for the distributions."""
+    rows = [pipeline.encode(prompt) for prompt in prompts]
+    if listener is not None:
+        listener(f"the full target, {counted(len(rows), 'prompt')}, {counted(TOKENS, 'token')} each")
+    settings = SamplingSettings(temperature=0.0, max_new_tokens=TOKENS)
+    full = target.full()
+    greedy = replace(pipeline.plain(), sampling=settings)
+    texts = greedy.with_parts(target=full).generate(rows).tokens
+    if listener is not None:
+        listener("the approximate target on the same texts")
+    others = greedy.generate(rows).tokens
+    heat = pipeline.sampling.temperature or 1.0
+    away: list[float] = []
+    same: list[bool] = []
+    shortened = 0
+    for row, text in zip(rows, texts, strict=True):
+        (wanted, whole), (found, read) = (logits_along(each, row, text) for each in (full, pipeline.parts.target))
+        shortened += read < whole
+        laws = [torch.softmax(logits / heat, -1) for logits in (wanted, found)]
+        away += (0.5 * (laws[0] - laws[1]).abs().sum(-1)).tolist()
+        same += (wanted.argmax(-1) == found.argmax(-1)).tolist()
+    alike = sum(mine == other for mine, other in zip(others, texts, strict=True))
+    return Distance(len(rows), shortened, len(away), heat, mean(away), max(away), mean(same), alike)
+
+
+@torch.inference_mode()
+def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tuple[Tensor, int]:
+    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is read."""
+    device = text_of(target).device
+    target.open(1, len(row) + len(text))
+    tree, scores = target.admit(as_prompts([row], device))
+    chain = torch.tensor([text], device=device)
+    committed = target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
+    parts = [scores.logits[0]]
+    if len(text) > 1:
+        parts.append(target.score(chain_tree(chain[:, :-1])).logits[0])
+    return torch.cat(parts).double().cpu(), int(committed.count[0])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specframe.certify.certificate import Certificate
 from specframe.certify.certify import Listener, certify_plan
+from specframe.certify.guarantees import measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import named_weights
 from specframe.kernel.build import Plan, plan
-from specframe.kernel.capabilities import Shrinkable, Untrained
+from specframe.kernel.capabilities import ApproximateTarget, Shrinkable, Untrained
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
 from specframe.kernel.recipe import Recipe
@@ -77,7 +78,10 @@ def certify_recipe(
         raise InputError(reason) from error
     failed = certificate.promised and not certificate.exact
     if prompts and not certificate.interrupted and not failed:
-        report = certify_real(Pipeline.build(plan), prompts, listener=announce)
+        pipeline = Pipeline.build(plan)
+        if isinstance(target := pipeline.parts.target, ApproximateTarget) and target.approximate:
+            return replace(certificate, distance=asdict(measure_distance(pipeline, target, prompts, announce)))
+        report = certify_real(pipeline, prompts, listener=announce)
         certificate = replace(certificate, real=report.as_dict())
     if certificate.real is None:
         certificate = replace(certificate, unread=tuple(sorted(weights.values())))

@@ -83,7 +83,7 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
     else:
         print_certificate(certificate.as_dict(), plan.recipe.path.name)
     as_declared = not certificate.promised and not certificate.interrupted and certificate.kept
-    return 0 if as_declared or (certificate.lossless and certificate.passed) else 1
+    return 0 if as_declared or (certificate.composed and certificate.passed) else 1
 
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:

@@ -125,6 +125,8 @@ def _decode(pipeline: Pipeline, prompts: list[str], encoded: Sequence[Sequence[i
 
 def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> dict[str, Any]:
     """The figures of a run as plain data; speed figures are None when nothing was measured."""
+    from specframe.kernel.capabilities import is_approximate
+
     acceptance = figures.acceptance if figures else result.acceptance
     clock = figures.clock if figures else result.clock
     tokens = sum(map(len, result.tokens))
@@ -154,6 +156,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
             name: 1000 * clock.seconds[name] / clock.calls[name] for name in ("target", "drafter") if clock.calls[name]
         },
         "lossless": pipeline.lossless,
+        "approximate": is_approximate(pipeline.parts.target),
         "devices": devices_of(pipeline.parts.drafter),
         "identical_to_generate": figures.identical if figures else None,
         "divergences": [vars(d) | {"tie": d.tie} for d in figures.divergences] if figures else [],

@@ -26,6 +26,7 @@ from specframe.decoding.settings import RunSettings, SamplingSettings, report_un
 from specframe.decoding.stats import Acceptance, Result
 from specframe.decoding.timing import watch
 from specframe.kernel.build import Plan, plan
+from specframe.kernel.capabilities import is_approximate
 from specframe.kernel.composition import attach
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
@@ -79,7 +80,7 @@ class Pipeline:
             run=run,
             tokenizer=text_of(parts.target).tokenizer,
             ends=frozenset(text_of(parts.target).ends),
-            lossless=parts.verifier.lossless,
+            lossless=parts.verifier.lossless and not is_approximate(parts.target),
             plan=plan,
         )
 
@@ -89,7 +90,8 @@ class Pipeline:
 
     def plain(self) -> Self:
         """A copy that drafts nothing: plain autoregressive decoding of the same target."""
-        return replace(self, parts=plain_parts(self.parts.target), lossless=True, plan=None)
+        exact = not is_approximate(self.parts.target)
+        return replace(self, parts=plain_parts(self.parts.target), lossless=exact, plan=None)
 
     def generate(
         self,

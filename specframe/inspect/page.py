@@ -52,13 +52,13 @@ def _cards(trace: Trace) -> list[tuple[str, str, str]]:
     drafted = sum(piece.source == "draft" for piece in trace.pieces)
     share = drafted / len(trace.pieces) if trace.pieces else 0.0
     efficiency = trace.accepted / trace.drafted if trace.drafted else 0.0
-    does = "keeps" if trace.lossless else "changes"
+    does = "keeps the target's distribution" if trace.lossless else "or the target's reading changes the distribution"
     return [
         ("tau", f"{trace.tau:.2f}", "tokens a cycle, the bonus included"),
         ("cycles", str(len(trace.cycles)), "target forward passes after the prefill"),
         ("tokens", str(len(trace.pieces)), f"{drafted} of them drafted, {share:.0%}"),
         ("efficiency", f"{efficiency:.0%}", f"{trace.accepted} of {trace.drafted} drafted nodes accepted"),
-        ("lossless", "yes" if trace.lossless else "no", f"the verifier {does} the target's distribution"),
+        ("lossless", "yes" if trace.lossless else "no", f"the verifier {does}"),
     ]
 
 

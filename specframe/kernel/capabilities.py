@@ -12,6 +12,8 @@ from specframe.kernel.tree import ALL_DRAWS, Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specframe.kernel.interfaces import Target
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -142,6 +144,25 @@ class SeeingTarget(Protocol):
 
     def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         """Raises InputError for inputs that it does not read."""
+
+
+@runtime_checkable
+class ApproximateTarget(Protocol):
+    """A target that may read less than all of a prompt: its distribution is then not that of its model."""
+
+    @property
+    def approximate(self) -> bool:
+        """True if it does."""
+        ...
+
+    def full(self) -> Target:
+        """A target of its own state around the same weights that reads everything."""
+        ...
+
+
+def is_approximate(target: object) -> bool:
+    """Returns whether a target's distribution is not that of its model, so that no verifier makes it lossless."""
+    return isinstance(target, ApproximateTarget) and target.approximate
 
 
 class DelegatingTarget:

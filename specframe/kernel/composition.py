@@ -13,6 +13,8 @@ from specframe.kernel.interfaces import Drafter, GreedyVerifier, Target, TreePol
 if TYPE_CHECKING:
     import torch
 
+    from specframe.kernel.build import Part
+
 
 @runtime_checkable
 class FeatureVerifier(Protocol):
@@ -55,6 +57,11 @@ class DistantDrafter(Protocol):
     def places(self) -> tuple[torch.device, torch.device]:
         """The target's device and the drafter's."""
         ...
+
+
+def will_approximate(target: Part) -> bool:
+    """Returns whether a target, which is not built unless it was given, is approximate (`ApproximateTarget`)."""
+    return target.options.get("prompt") is not None or getattr(target.component, "approximate", None) is True
 
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:

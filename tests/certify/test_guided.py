@@ -140,7 +140,7 @@ def test_a_tree_that_records_another_distribution_deep_down_is_refused(tmp_path)
 
 def test_nothing_is_shown_of_a_drafter_whose_drafts_are_never_accepted(tmp_path):
     certificate = certified(copies(tmp_path))
-    nothing = certificate.as_dict() | {"accepting": False, "lossless": False}
+    nothing = certificate.as_dict() | {"accepting": False, "lossless": False, "composed": False}
     assert certificate.accepting and "no drafted token was accepted" in verdict(nothing)
 
 

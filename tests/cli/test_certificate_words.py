@@ -28,6 +28,9 @@ def certificate(p_value: float, control: float) -> dict:
     sampled = SampledReport(1.0, 128, 3, p_value, 0.001, control)
     return {
         "lossless": True,
+        "composed": True,
+        "approximate": False,
+        "distance": None,
         "promised": True,
         "tv": 1e-17,
         "branches": 9,
@@ -71,7 +74,9 @@ def test_rows_that_would_not_run_side_by_side_are_named(capsys):
     ]
     print_certificate(found, "falcon.yaml")
     assert "changed each other's draws in 2 cases" in " ".join(capsys.readouterr().out.split())
-    print_certificate(found | {"lossless": False, "exhausted": False, "batches": False}, "falcon.yaml")
+    print_certificate(
+        found | {"lossless": False, "composed": False, "exhausted": False, "batches": False}, "falcon.yaml"
+    )
     output = " ".join(capsys.readouterr().out.split())
     assert "nothing is shown for rows of one batch" in output and "not shown: no difference was found" in output
 
@@ -90,13 +95,25 @@ def test_a_smaller_tree_is_named_in_the_verdict():
 
 
 def test_a_failure_is_printed_before_what_was_not_run():
-    found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.2, "control_failed": None, "real": None}
+    found = certificate(0.4, 0.0005) | {
+        "lossless": False,
+        "composed": False,
+        "tv": 0.2,
+        "control_failed": None,
+        "real": None,
+    }
     assert verdict(found) == "not lossless: total variation 0.2"
     assert verdict(found | {"tv": 0.0, "control_failed": True}).startswith("not shown")
 
 
 def test_a_budget_that_ends_before_the_control_fails_is_named():
-    found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.0, "control_failed": False, "real": None}
+    found = certificate(0.4, 0.0005) | {
+        "lossless": False,
+        "composed": False,
+        "tv": 0.0,
+        "control_failed": False,
+        "real": None,
+    }
     assert "raise --budget" in verdict(found | {"exhausted": False})
     assert "broken on purpose" in verdict(found | {"exhausted": True})
     unfinished = CASE | {"tv": 0.0, "exhausted": False}

@@ -29,6 +29,7 @@ SUMMARY = {
     "phases": {"draft": 0.2, "score": 0.7, "verify": 0.02, "commit": 0.06, "other": 0.02},
     "forward_ms": {"target": 15.1, "drafter": 1.2},
     "lossless": True,
+    "approximate": False,
     "identical_to_generate": True,
     "divergences": [],
     "repeats": 3,

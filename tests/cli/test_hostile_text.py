@@ -88,9 +88,25 @@ def test_certificates_and_figures_print_names_as_text(wide, capsys):
     }
     worst = {"worst_sequence": [1], "wanted": 0.5, "got": 0.4}
     case |= {"tokens": 3, "forced": 0, "reduced": [], **worst}
-    found = {"cases": [case], "controls": [case], "audit": [NAME], "tv": 0.0, "interrupted": False, "real": None}
+    found = {
+        "cases": [case],
+        "controls": [case],
+        "audit": [NAME],
+        "tv": 0.0,
+        "interrupted": False,
+        "real": None,
+        "distance": None,
+    }
     found |= {"shortcuts": [], "accepting": True, "levels": 1, "cycles": 1, "smaller": [], "weights_unread": []}
-    found |= {"control_failed": True, "lossless": True, "branches": 2, "promised": True, "batches": True}
+    found |= {
+        "control_failed": True,
+        "lossless": True,
+        "composed": True,
+        "approximate": False,
+        "branches": 2,
+        "promised": True,
+        "batches": True,
+    }
     print_certificate(found, NAME)
     print_function({"function": NAME, "cases": [case], "lossless": False, "different": True, "tv": 0.5, **worst})
     output = capsys.readouterr().out
@@ -250,7 +266,7 @@ def test_figures_name_the_folder_as_text(wide, capsys):
     summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
     summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None, "costs": None}
     summary |= {"ahead": None, "drafter": {}, "devices": None, "images": None}
-    print_figures(summary | {"lossless": True, "peak_memory_bytes": 1})
+    print_figures(summary | {"lossless": True, "approximate": False, "peak_memory_bytes": 1})
     print_place(Path(NAME.replace("//", "")))
     output = capsys.readouterr().out
     assert SHOWN in output and SHOWN.replace("//", "") in output

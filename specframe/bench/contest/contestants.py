@@ -182,10 +182,17 @@ def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
     short = {key: str(part.options.get("model", part.entry.name)) for key, part in parts.items()}
     counts = Counter(short.values())
     more = {
-        key: ", ".join(f"{name} {value}" for name, value in part.options.items() if name != "model")
+        key: ", ".join(f"{name} {_shown(value)}" for name, value in part.options.items() if name != "model")
         for key, part in parts.items()
     }
     return {key: name if counts[name] == 1 else f"{name} ({more[key]})" for key, name in short.items()}
+
+
+def _shown(value: object) -> str:
+    """An option's value, of a component its name and options."""
+    if not isinstance(value, Part):
+        return str(value)
+    return " ".join([value.entry.name, *(f"{name}={_shown(option)}" for name, option in value.options.items())])
 
 
 def is_recipe(word: str, registry: Registry) -> bool:

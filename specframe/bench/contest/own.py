@@ -18,6 +18,8 @@ from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.kernel.build import Plan
+from specframe.kernel.capabilities import is_approximate
+from specframe.kernel.composition import will_approximate
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Cycle, TokenTree, Verdict
@@ -32,6 +34,8 @@ class RecipeContestant:
         self.name = name
         self.plan = plan
         self.lossless: bool | None = getattr(plan.parts["verifier"].component, "lossless", None)
+        if will_approximate(plan.parts["target"]):
+            self.lossless = False
         self._pipeline: Pipeline | None = None
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
@@ -70,6 +74,7 @@ class Plain:
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
         """Puts the parts around the target."""
+        self.lossless = not is_approximate(target)
         self._pipeline = Pipeline.around(plain_parts(target), sampling, RunSettings(batch=batch))
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:

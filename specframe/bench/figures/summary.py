@@ -133,7 +133,8 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
         if entry["lossless"] is False:
             unknown = "" if figures.get("quality") else " Its quality is not measured: give the prompts a check."
-            yield f"{entry['name']} is LOSSY: its verifier changes the target's distribution.{unknown}"
+            why = "its verifier changes the target's distribution, or its target reads a part of long prompts"
+            yield f"{entry['name']} is LOSSY: {why}.{unknown}"
         if (identity := figures["identity"]) and identity["differing"]:
             gap = _describe_gap(identity["largest_gap"])
             yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."

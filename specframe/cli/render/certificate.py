@@ -76,6 +76,8 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
         console.print(_guarantee(guarantee), style=None if guarantee["held"] else "bold red")
     if certificate["real"] is not None:
         _print_real(console, certificate["real"])
+    if certificate["distance"] is not None:
+        _print_distance(console, certificate["distance"])
     console.print(f"\n{verdict(certificate)}", style="bold")
 
 
@@ -116,12 +118,14 @@ def verdict(certificate: dict[str, Any]) -> str:
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if not certificate["accepting"]:
         return "not shown: no drafted token was accepted in any case"
-    if certificate["lossless"]:
+    if certificate["composed"]:
         shown = f"{_branches(certificate['branches'])}, total variation {certificate['tv']:.1e}; {_reach(certificate)}"
         if certificate["real"] is not None and not certificate["real"]["passed"]:
             return f"not lossless on the recipe's own model, though by enumeration: {shown}"
         if certificate["real"] is not None and not certificate["real"]["sampled"]["conclusive"]:
             shown += "; not shown by sampling on the recipe's own model"
+        if certificate["approximate"]:
+            return f"not lossless, as the target is approximate{_far(certificate)}; exact on what it reads: {shown}"
         return f"lossless: {shown}"
     return NOT_SHOWN
 
@@ -200,6 +204,27 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
         f"{sampled['samples']} continuations of {sampled['tokens']} tokens at temperature "
         f"{sampled['temperature']:g}, each way: {outcome} (p = {sampled['p_value']:.3f}, false alarms "
         f"{sampled['error_rate']:.1%}; a verifier broken on purpose gives p = {sampled['control_p_value']:.3f})",
+    )
+    console.print(table)
+
+
+def _far(certificate: dict[str, Any]) -> str:
+    """The distance from the full target, where it was measured."""
+    found = certificate["distance"]
+    return "" if found is None else f": total variation {found['mean_tv']:.3g} a token from the full target"
+
+
+def _print_distance(console: Console, found: dict[str, Any]) -> None:
+    console.print("\nthe approximate target against the full one, on the recipe's own model\n", style="bold")
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("read in part", f"{found['shortened']} of {counted(found['prompts'], 'prompt')}")
+    table.add_row(
+        "distribution",
+        f"total variation {found['mean_tv']:.3g} on average, at most {found['largest_tv']:.3g}, at temperature "
+        f"{found['temperature']:g} over {counted(found['tokens'], 'token')} of the full target's greedy text",
+    )
+    table.add_row(
+        "greedy", f"same token in {found['agreement']:.1%} of the places, same text of {found['same_texts']} prompts"
     )
     console.print(table)
 

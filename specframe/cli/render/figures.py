@@ -12,6 +12,7 @@ from specframe.files.text import counted, open_console, printable, printable_dat
 TAU_IS = "tokens per forward pass of the target, the bonus token included"
 ALPHA_IS = "the fraction of cycles accepted to depth 1, 2, ..."
 LOSSY = "NO: this verifier changes the target's distribution"
+APPROXIMATE = "NO: the target reads a part of a long prompt, which changes its distribution"
 LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 
@@ -57,7 +58,8 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
-    rows.append(("lossless", LOSSLESS if summary["lossless"] else LOSSY))
+    lossy = APPROXIMATE if summary["approximate"] else LOSSY
+    rows.append(("lossless", LOSSLESS if summary["lossless"] else lossy))
     if summary["peak_memory_bytes"] is not None:
         rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
 from specframe.components.targets.anatomy import LoadedModel
@@ -16,7 +17,7 @@ from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
+from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, PromptSelection, SightPolicy
 from specframe.kernel.types import Committed, Drafts, KnownPrefix, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.neural.forward import Features
 from specframe.neural.quantize import Quantization
@@ -36,8 +37,9 @@ class HFTarget(LoadedModel):
     then the quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
     pass over a tree. `cache: bfloat16` rounds the keys and values that native passes keep, in float32 without it; the
-    law is then that of the rounded ones, as with `quantize`. `context` is the most positions of a row, the config's by
-    default.
+    law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what it reads of a longer
+    prompt, in place of all of it: the target is approximate then, and every report calls it lossy. `context` is the
+    most positions of a row, the config's by default.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -47,6 +49,8 @@ class HFTarget(LoadedModel):
     """Rounding of its matrices."""
     cache: CacheForm | None = None
     """Rounding of its keys and values."""
+    prompt: PromptSelection | None = None
+    """What it reads of a longer prompt; None: all of it."""
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class HFTarget(LoadedModel):
         kernels: bool = False,
         compile: bool = False,
         cache: CacheForm | None = None,
+        prompt: PromptSelection | None = None,
         context: int | None = None,
     ) -> None:
         loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
@@ -78,6 +83,9 @@ class HFTarget(LoadedModel):
         if compile and self.forward is (eager := self.parts.eager):
             self.parts.require_rewindable("be compiled")
             self.computing.inner = CompiledForward(eager, Steps(eager, self.dtype))
+        if prompt is not None:
+            prompt.bind(self)
+            self.prompt = prompt
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -93,6 +101,17 @@ class HFTarget(LoadedModel):
 
     def sibling(self) -> HFTarget:
         """A target of its own state and features around the same weights."""
+        target = self.full()
+        target.prompt = self.prompt
+        return target
+
+    @property
+    def approximate(self) -> bool:
+        """True if it reads a part of a long prompt."""
+        return self.prompt is not None
+
+    def full(self) -> HFTarget:
+        """A sibling that reads all of every prompt."""
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
         target.quantization, target.cache, target.context = self.quantization, self.cache, self.context
@@ -135,6 +154,7 @@ class HFTarget(LoadedModel):
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
+        prompts = self._shortened(prompts)
         self.parts.require_seeing(self.forward, prompts.inputs)
         image_probe.check_once(self, prompts)
         logits, features = state.read_prompts(self.forward, prompts, self._taps, self.parts.vision)
@@ -147,6 +167,8 @@ class HFTarget(LoadedModel):
     def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
         """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
         state = self._running()
+        if self.prompt is not None:
+            return 0  # what is read follows from the prompt's end
         if not self.image_tokens.isdisjoint(prompt):
             raise InputError("a prompt with an image is read whole: admit it without reading it ahead")
         if not state.ahead and prompt:
@@ -155,6 +177,19 @@ class HFTarget(LoadedModel):
         if piece := state.place_ahead(prompt, limit, prefix):
             state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.every)))
         return len(state.ahead)
+
+    def _shortened(self, prompts: Prompts) -> Prompts:
+        """What is read of the prompts: all of those that are short enough, of others what the selection chooses."""
+        select = self.prompt
+        if select is None or int(prompts.count.max()) <= select.tokens:
+            return prompts
+        if prompts.inputs:
+            raise InputError("a prompt with an image is read whole: the target's `prompt` option shortens texts alone")
+        texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device
+        rows = [text[:count] for text, count in texts]
+        kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
+        count = torch.tensor([len(row) for row in kept], device=device)
+        return Prompts(pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True), count)
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""

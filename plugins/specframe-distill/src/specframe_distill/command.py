@@ -164,6 +164,8 @@ def show(store: AnswerStore, recipe: str | None, rate: float | None) -> list[str
 
 def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | None) -> None:
     """Raises InputError for options that do not go together."""
+    from specframe.plugin import will_approximate
+
     if (endpoint is None) != (model is None):
         raise InputError("--endpoint URL and --model NAME belong together")
     if limit is not None and limit < 1:
@@ -173,6 +175,11 @@ def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | Non
         raise InputError(
             f"the verifier {verifier.entry.name} is lossy: its texts are not distributed as the target's; "
             "add verifier.use=match"
+        )
+    if endpoint is None and will_approximate(plan.parts["target"]):
+        raise InputError(
+            "the target reads a part of long prompts (target.prompt): its texts are not distributed as its model's; "
+            "add target.prompt=null"
         )
 
 

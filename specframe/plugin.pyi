@@ -87,6 +87,7 @@ from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
 from specframe.kernel.layers import ExitingModel as ExitingModel
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
+from specframe.kernel.layers import LookingAhead as LookingAhead
 from specframe.kernel.layers import PromptSelection as PromptSelection
 from specframe.kernel.layers import ReadableDrafter as ReadableDrafter
 from specframe.kernel.layers import SightPolicy as SightPolicy

@@ -186,6 +186,20 @@ class ReadableDrafter(Protocol):
 
 
 @runtime_checkable
+class LookingAhead(Protocol):
+    """A sight that reads queries of tokens behind a new prompt, too: those that the drafter finds most probable.
+
+    They follow from the prompt alone, and are forgotten before the first draft.
+    """
+
+    lookahead: int
+    """The most tokens whose queries it reads."""
+
+    def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
+        """Takes in the queries [layers, R, heads, T, D] of tokens behind new rows, the last ones of the memory."""
+
+
+@runtime_checkable
 class LayeredTarget(NeuralTarget, Protocol):
     """A target whose own layers a drafter can run over a draft, on the keys and values of the committed text."""
 

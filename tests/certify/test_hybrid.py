@@ -37,6 +37,7 @@ OWN_LAYERS = {
     "recipes/long/magicdec.yaml",
     "recipes/long/self-int4.yaml",
     "recipes/long/snapkv.yaml",
+    "recipes/long/speckv.yaml",
     "recipes/long/triforce.yaml",
     "recipes/long/verified.yaml",
     "recipes/own-layers/del.yaml",

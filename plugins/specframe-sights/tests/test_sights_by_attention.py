@@ -19,6 +19,7 @@ from specframe.sampling.laws import Sampling
 from specframe.testing import audit, check_drafter, check_plugin
 from specframe_sights.chunks import KeyChunks
 from specframe_sights.snapkv import SnapKV
+from specframe_sights.speckv import SpecKV
 from specframe_sights.verified import Verified
 
 SIGHTS = {
@@ -26,6 +27,8 @@ SIGHTS = {
     "chunks now and then": lambda: KeyChunks(budget=7, chunk=2, recent=1, every=2),
     "snapkv": lambda: SnapKV(budget=3, window=1, pool=1),
     "snapkv of neighbours": lambda: SnapKV(budget=4, window=2, pool=3),
+    "speckv": lambda: SpecKV(budget=3, lookahead=2, window=1, pool=1),
+    "speckv of neighbours": lambda: SpecKV(budget=4, lookahead=1, window=2, pool=3),
     "verified": lambda: Verified(budget=3, chunk=1, recent=1),
     "verified chunks": lambda: Verified(budget=6, chunk=2, recent=2),
 }
@@ -52,7 +55,7 @@ def test_every_text_has_the_probability_that_the_target_gives_it(sight, verifier
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("sight", ["chunks", "snapkv", "verified"])
+@pytest.mark.parametrize("sight", ["chunks", "snapkv", "speckv", "verified"])
 def test_it_keeps_the_contract_of_drafters(sight):
     check_drafter(lambda: OwnLayers(sight=SIGHTS[sight]()), target=tiny)
 
@@ -91,7 +94,7 @@ class Peeking(OwnLayers):
 
 def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
     tree = Chain(depth=1, draw=Draw.IID)
-    for sight in ("chunks", "verified"):
+    for sight in ("chunks", "speckv", "verified"):
         assert not audit(lambda sight=sight: OwnLayers(sight=SIGHTS[sight]()), tree, target=tiny).findings
         assert audit(lambda sight=sight: Peeking(sight=SIGHTS[sight]()), tree, target=tiny).findings
 
@@ -104,6 +107,11 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
         (lambda: SnapKV(budget=32), "does not exceed the window"),
         (lambda: SnapKV(window=65), "1 to 64 queries"),
         (lambda: SnapKV(pool=4), "odd"),
+        (lambda: SpecKV(budget=32), "does not exceed the window"),
+        (lambda: SpecKV(lookahead=0), "at least 1 token, not 0"),
+        (lambda: SpecKV(window=65), "speckv: the window has 1 to 64 queries"),
+        (lambda: SpecKV(pool=2), "odd"),
+        (lambda: OwnLayers(exit=1, sight=SpecKV()), "leave out exit, skip and head"),
         (lambda: Verified(budget=79), r"less than recent \+ 2 \* chunk = 80"),
         (lambda: Verified(recent=0), "at least 1, not 8 and 0"),
     ],

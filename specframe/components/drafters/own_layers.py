@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import LayerChoice, LayeredTarget, SeenTokens
+from specframe.kernel.layers import LayerChoice, LayeredTarget, LookingAhead, SeenTokens
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 from specframe.neural.heads import divisible, make_proposal
 
@@ -67,6 +68,10 @@ class OwnLayers:
         if exit is None and skip is None and sight is None and quantize is None:
             raise InputError(
                 "the drafter self needs `exit`, `skip`, a `sight` or `quantize`: without, it is the target itself"
+            )
+        if isinstance(sight, LookingAhead) and (exit is not None or skip is not None or head is not None):
+            raise InputError(
+                f"self: {type(sight).__name__} looks ahead with the whole target: leave out exit, skip and head"
             )
         if exit is not None and exit < 1:
             raise InputError(f"self: exit must leave at least 1 layer, not {exit}")
@@ -140,6 +145,33 @@ class OwnLayers:
         """Lets the sight see what was committed, where there is one: the target keeps all other state."""
         if self.sight is not None and self._bound is not None:
             self.sight.commit(committed, self._bound[0].memory())
+            if committed.prompt is not None and isinstance(self.sight, LookingAhead):
+                self._look_ahead(committed.root, self.sight)
+
+    @torch.no_grad()
+    def _look_ahead(self, roots: Tensor, sight: LookingAhead) -> None:
+        """Shows a sight the queries of the tokens that are most probable behind new rows, which begin with `roots` [A].
+
+        There are as many as have room behind the rows. Nothing is drawn, and what is written is scratch.
+        """
+        assert self._bound is not None and self.sight is not None
+        target, chosen, read = self._bound
+        memory = target.memory()
+        rows = len(memory.counts)
+        slots, found = self.sight.choose(memory), []
+        tokens = pad(roots[:, None], (0, 0, rows - len(roots), 0))  # other rows look ahead behind any token
+        for _ in range(min(sight.lookahead, memory.keys.shape[3] - max(memory.counts))):
+            order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            sure = torch.ones_like(tokens, dtype=torch.bool)
+            chain = TokenTree(tokens, order - 1, sure, torch.zeros_like(tokens), levels=tokens.shape[1] - 1)
+            given = target.run_layers(chosen, chain, order[:, -1:], slots)
+            found.append(torch.stack([given[f"query.{layer}"] for layer in range(chosen.layers)])[:, -len(roots) :])
+            best = read(given["last"][:, :, None]).argmax(-1)[:, 0]  # [B, 1]
+            tokens = torch.cat([tokens, best], 1)
+        if found:
+            size = memory.keys.shape[-1]
+            queries = torch.cat(found, 2).unflatten(-1, (-1, size)).transpose(2, 3)
+            sight.look_ahead(queries.to(memory.keys.dtype), memory)
 
     def report(self) -> dict[str, dict[str, float]]:
         """Means of the committed tokens that drafts saw, where there is a sight."""

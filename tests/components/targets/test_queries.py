@@ -12,6 +12,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
 from specframe_sights.chunks import KeyChunks
 from specframe_sights.snapkv import SnapKV
+from specframe_sights.speckv import SpecKV
 from specframe_sights.verified import Verified
 from tests.components.targets.models import accept, batch, random_tree
 from tests.components.targets.test_layers import BROAD
@@ -166,3 +167,42 @@ def test_verified_sees_what_the_committed_tokens_attend_to(build):
             committed = target.commit(tree, accept(tree, target.score(tree).logits))
             asked = committed.count.tolist()
             sight.commit(committed, memory)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prompts", [LONG[:1], LONG])
+def test_speckv_sees_what_the_likely_answer_attends_to(prompts, build):
+    """The answer, and its queries, are those of a slow reading on what the prompt's own queries chose."""
+    target = HFTarget.from_model(build("llama"))
+    drafter = OwnLayers(sight=SpecKV(budget=40, lookahead=3, window=2, pool=1))  # wide: the answer sees everything
+    small = SpecKV(budget=6, lookahead=3, window=2, pool=1)
+    drafter.bind(target)
+    target.open(len(prompts), 96)
+    for sight in (drafter.sight, small):
+        sight.open(len(prompts), 96)
+    tree, scores = target.admit(batch(prompts))
+    committed = target.commit(tree, accept(tree, scores.logits))
+    memory = target.memory()
+    before = memory.keys[:, 0, :, : memory.counts[0]].clone()
+    small.commit(committed, memory)
+    shown = []
+    drafter.sight.look_ahead = lambda queries, memory: shown.append(queries)
+    drafter.commit(committed)
+    small.look_ahead(shown[0], memory)
+    assert torch.equal(before, memory.keys[:, 0, :, : memory.counts[0]]), "a lookahead writes no committed slot"
+    found = small.choose(memory).slots
+    for row, prompt in enumerate(prompts):
+        text, count = [*prompt, int(committed.root[row])], len(prompt)
+        for _ in range(2):
+            text.append(int(target.model(torch.tensor([text])).logits[0, -1].argmax()))
+        queries = literal_queries(target, text)[:, :, count - 2 :]  # two of the prompt, three ahead
+        for layer in range(3):
+            for head in range(2):
+                votes = torch.zeros(count, dtype=queries.dtype)
+                for place in range(queries.shape[2]):
+                    for query in queries[layer, 2 * head : 2 * head + 2, place]:
+                        keys = memory.keys[layer, row, head, : min(count, count - 2 + place + 1)]
+                        votes[: len(keys)] = torch.maximum(votes[: len(keys)], (keys @ query).softmax(-1))
+                best = votes[: max(0, count - 2)].topk(min(4, max(0, count - 2))).indices.sort().values.tolist()
+                listed = [slot for slot in found[layer, row, head].tolist() if slot >= 0]
+                assert listed == [*best, *range(max(0, count - 2), count)]

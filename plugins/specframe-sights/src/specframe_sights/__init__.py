@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the sights `window`, `chunks`, `snapkv` and `verified`."""
+    """Registers the sights `window`, `chunks`, `snapkv`, `verified` and `speckv`."""
     register(
         "sight",
         "window",
@@ -31,4 +31,10 @@ def specframe_register(register: Register) -> None:
         "verified",
         "specframe_sights.verified:Verified",
         summary="SparseSpec, SpecAttn: what the last verification attended to most, chosen anew every cycle",
+    )
+    register(
+        "sight",
+        "speckv",
+        "specframe_sights.speckv:SpecKV",
+        summary="SpecKV: the tokens that the end of the prompt and a likely answer look at",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
@@ -75,15 +77,21 @@ def votes_of(memory: CommittedMemory, first: int, most: int) -> Tensor:
 
     It is added up over the queries of each of the rows from `first` on, and over the heads that share a head of keys.
     """
-    queries, count = memory.queries[..., -most:, :], memory.count[first:]  # [layers, R, heads, T, D]
-    width, steps = max(memory.counts[first:]), queries.shape[3]
-    place = count[:, None] - steps + torch.arange(steps, device=count.device)  # [R, T]
-    hidden = torch.arange(width, device=count.device) > place[..., None].clamp(min=0)  # [R, T, S]
+    return torch.stack([shares.sum((2, 3)) for shares in shares_of(memory, first, memory.queries[..., -most:, :])])
+
+
+def shares_of(memory: CommittedMemory, first: int, queries: Tensor, ahead: int = 0) -> Iterator[Tensor]:
+    """Yields for each layer the attention of queries [layers, R, heads, T, D] to the rows from `first` on.
+
+    They are of the last T tokens, with `ahead` of them behind the committed ones, and see the tokens up to their own:
+    [R, heads of keys, heads that share them, T, S], 0 where there is no such token.
+    """
+    count, width, steps = memory.count[first:], max(memory.counts[first:]), queries.shape[3]
+    place = count[:, None] - steps + ahead + torch.arange(steps, device=count.device)  # [R, T]
+    end = torch.minimum(place, count[:, None] - 1).clamp(min=0)
+    hidden = torch.arange(width, device=count.device) > end[..., None]  # [R, T, S]
     voting = (place >= 0)[:, None, None, :, None]
-    layers = []
     for asking, keys in zip(queries, memory.keys[:, first:, :, :width], strict=True):
         grouped = asking.unflatten(1, (keys.shape[1], -1))  # [R, heads of keys, shared, T, D]
-        logits = grouped @ keys[:, :, None].transpose(-1, -2)  # [R, heads of keys, shared, T, S]
-        shares = logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1)
-        layers.append((shares * voting).sum((2, 3)))
-    return torch.stack(layers)
+        logits = grouped @ keys[:, :, None].transpose(-1, -2)
+        yield logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1) * voting

@@ -11,7 +11,7 @@ from torch import Tensor
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.native.sight import Listed, Mask
-from specframe.neural.forward import NONE, Features, Pass, Run
+from specframe.neural.forward import NONE, Features, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 
 
@@ -96,8 +96,8 @@ def run_over(
 ) -> Features:
     """The features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
 
-    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these; `last` alone where the
-    nodes see chosen slots in place of all.
+    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these; `last` and the queries
+    among the taps where the nodes see chosen slots in place of all.
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
@@ -107,7 +107,7 @@ def run_over(
     if slots is None:
         sight = rows.nodes(tree, nodes, positions)
     else:
-        wanted, sight = frozenset({"last"}), rows.chosen(tree, nodes, slots)
+        wanted, sight = frozenset({"last", *filter(is_query, taps)}), rows.chosen(tree, nodes, slots)
     asked = Pass(
         tree.tokens.gather(1, nodes),
         placed := positions.gather(1, nodes),

@@ -10,6 +10,7 @@ import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import InputError, PluginError
+from specframe.kernel.recipe import Recipe
 from specframe.training import documents, texts
 from specframe.training.encoding import encode
 from specframe.training.settings import TrainSettings
@@ -38,6 +39,13 @@ def test_texts_of_a_plugin_go_by_their_name():
     assert len(found) == 1652 and all(each.messages[-1]["role"] == "assistant" for each in found)
     with pytest.raises(PluginError, match="did you mean 'smollm2-135m-answers'"):
         list(documents.read(["zoo://smollm2-answers"]))
+
+
+@pytest.mark.parametrize("name", ["falcon", "eagle", "eagle3", "coral-router", "hass", "medusa"])
+def test_recipes_train_on_texts_that_come_with_the_package(name):
+    data = Recipe.read(name).data["train"]["data"]
+    assert data and all(each.startswith("zoo://") for each in data)
+    assert all(len(list(documents.read([each]))) > 1000 for each in data)
 
 
 def test_files_globs_and_blank_lines(tmp_path):

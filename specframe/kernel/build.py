@@ -286,8 +286,7 @@ def load_local(file: Path, attribute: str) -> Any:
     name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or spec.loader is None:
-            raise PluginError(f"{file}: no Python file")
+        assert spec is not None and spec.loader is not None  # the file ends in .py
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.rollouts.shifted import feeding_drafter, jitter, shift, student
+from specframe.components.rollouts.shifted import checked_offset, feeding_drafter, jitter, moved, shift, student
 from specframe.kernel.errors import CompositionError, InputError
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ class MultiStep:
         noise_length: the length of text at which the noise has that width; a text of L tokens gets
             noise_length / L times as much, as in EAGLE's and HASS's code, where it is 512. None, as in
             EAGLE's paper: the same noise whatever the length.
+        offset: positions that training reaches, as in `teacher-forced`; 0: texts stay at their positions.
     """
 
-    def __init__(self, *, steps: int = 3, noise: float = 0.1, noise_length: int | None = None) -> None:
+    def __init__(self, *, steps: int = 3, noise: float = 0.1, noise_length: int | None = None, offset: int = 0) -> None:
         if steps < 1:
             raise InputError(f"multi-step: steps must be at least 1, not {steps}")
         if noise_length is not None and noise_length < 1:
@@ -47,6 +48,7 @@ class MultiStep:
         self.steps = steps
         self.noise = noise
         self.noise_length = noise_length
+        self.offset = checked_offset("multi-step", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Returns all steps' predictions, step after step; `progress` is ignored."""
@@ -60,14 +62,15 @@ class MultiStep:
         batch, n = pairs.tokens.shape
         scale = self.noise_length / teacher.tokens.shape[1] if self.noise_length else 1.0
         features = model.fuse(jitter(pairs.features, self.noise * scale, model.spec))  # [B, n, D]: step 1's
+        positions = moved(pairs, self.offset) if model.module.training else None
 
         def predict(steps: int) -> Predicted:
             tokens = pairs.tokens.repeat(1, steps)  # [B, steps n]
             if steps == 1:
-                return model.unroll(features, tokens)
-            index = torch.arange(n, device=tokens.device)
+                return model.unroll(features, tokens, positions)
+            index = torch.arange(n, device=tokens.device).expand(batch, -1) if positions is None else positions
             mask = visible(n, steps, tokens.device)[None, None]
-            return model.unroll(features, tokens, index.repeat(steps).expand(batch, -1), mask)
+            return model.unroll(features, tokens, index.repeat(1, steps), mask)
 
         for made in range(1, self.steps):
             with torch.no_grad():

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from specframe.kernel.types import PairSpec, Predicted, Teacher
 
 
+ANCHORS = 4
+"""Most of a text's first entries that stay where they are when the others are moved."""
+
+
 @dataclass(frozen=True)
 class Shifted:
     """Pairs (features i, token i + 1) for i = 0 .. n - 1, and the targets of each one's K predictions."""
@@ -63,12 +67,27 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
     )
 
 
-def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> Student:
+def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offset: int = 0) -> Student:
     """One forward on the text's own features and tokens, scored wherever there is something to imitate."""
     model = feature_drafter(drafter, rollout)
     pairs = shift(teacher, model.spec, model.block, model.levels)
-    predicted = model.unroll(model.fuse(jitter(pairs.features, noise, model.spec)), pairs.tokens)
-    return student(model, predicted, pairs)
+    features = model.fuse(jitter(pairs.features, noise, model.spec))
+    positions = moved(pairs, offset) if model.module.training else None
+    return student(model, model.unroll(features, pairs.tokens, positions), pairs)
+
+
+def moved(pairs: Shifted, offset: int) -> Tensor | None:
+    """The entries' positions as in a long text, [B, n] int64, below `offset`; None: as they are, without an offset.
+
+    The first entries, 0 to 4 of them, stay where they are, and all others jump by one random number (LongSpec's
+    anchor-offset indices). So short texts train the positions of long ones.
+    """
+    batch, n = pairs.features.shape[:2]
+    if offset <= n:
+        return None
+    stay, jump = int(torch.randint(ANCHORS + 1, ())), int(torch.randint(offset - n + 1, ()))  # host generator: no sync
+    index = torch.arange(n, device=pairs.features.device)
+    return torch.where(index < stay, index, index + jump).expand(batch, -1)
 
 
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
@@ -124,6 +143,13 @@ def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
             f"{type(drafter).__name__} is not trained so: use the rollout all-levels or groups"
         )
     return model
+
+
+def checked_offset(rollout: str, offset: int) -> int:
+    """The offset, a number of positions. Raises InputError in the rollout's name where it is negative."""
+    if offset < 0:
+        raise InputError(f"{rollout}: offset must not be negative, not {offset}")
+    return offset
 
 
 def checked_noise(rollout: str, noise: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
+from specframe.components.rollouts.shifted import along, checked_noise, checked_offset, feature_drafter
 
 if TYPE_CHECKING:
     from specframe.kernel.training import Trainable
@@ -20,14 +20,17 @@ class TeacherForced:
 
     Args:
         noise: half the width of the uniform noise added to the features.
+        offset: positions that training reaches: all entries but the first few jump by one random number, as far as that
+            (LongSpec); 0: texts stay at their positions.
     """
 
-    def __init__(self, *, noise: float = 0.1) -> None:
+    def __init__(self, *, noise: float = 0.1, offset: int = 0) -> None:
         self.noise = checked_noise("teacher-forced", noise)
+        self.offset = checked_offset("teacher-forced", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` changes nothing."""
-        return along(drafter, teacher, self.noise, "teacher-forced")
+        return along(drafter, teacher, self.noise, "teacher-forced", self.offset)
 
 
 class AllLevels:

@@ -73,16 +73,17 @@ class FalconNetwork(FeatureNetwork):
     ) -> Tensor:
         """The predicted features of whole texts, [B, L, 2H] -> [B, L, H]; blocks end at the end.
 
-        Positions, a mask or a cache raise CompositionError: the LSTM runs along the text, whatever a mask hides.
+        A mask or a cache raises CompositionError: the LSTM runs along the text, whatever a mask hides.
         """
-        if positions is not None or mask is not None or cache is not None:
+        if mask is not None or cache is not None:
             raise CompositionError(
                 "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
                 "glancing or teacher-forced, or the drafter eagle"
             )
         batch, length, _ = pairs.shape
         carried = self._along(pairs)  # [B, L, H]
-        positions = torch.arange(length, device=pairs.device).expand(batch, -1)
+        if positions is None:
+            positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
         return predicted
 

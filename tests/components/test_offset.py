@@ -1,0 +1,91 @@
+"""Texts at the positions of long ones in training: which stay, how far the others jump, and what drafters make of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specframe import InputError
+from specframe.components.rollouts.multi_step import MultiStep
+from specframe.components.rollouts.shifted import ANCHORS, moved, shift
+from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.neural import NeuralDrafter
+from specframe.testing import random_teacher, shake, tiny_target
+from specframe_eagle.drafter import Eagle
+from specframe_falcon.drafter import Falcon
+from specframe_longspec.drafter import LongSpec
+
+TARGET = tiny_target("llama", vocab=11, size=8, layers=2, dtype=torch.float64)
+ROLLOUTS = {
+    "eagle": (Eagle, TeacherForced),
+    "falcon": (Falcon, TeacherForced),
+    "longspec": (LongSpec, TeacherForced),
+    "hass": (Eagle, MultiStep),
+}
+
+
+def bound(kind: type[NeuralDrafter]) -> NeuralDrafter:
+    drafter = kind(dropout=0.0) if kind is Falcon else kind()
+    drafter.bind(TARGET)
+    shake(drafter.module)
+    drafter.module.train()
+    return drafter
+
+
+@given(length=st.integers(3, 30), offset=st.integers(0, 400), seed=st.integers(0, 999))
+def test_a_few_stay_and_the_others_jump_by_one_number(length: int, offset: int, seed: int) -> None:
+    drafter = bound(Eagle)
+    torch.manual_seed(seed)
+    pairs = shift(random_teacher(TARGET, 2, length + 1), drafter.spec)
+    torch.manual_seed(seed)
+    positions = moved(pairs, offset)
+    if offset <= length:
+        assert positions is None
+        return
+    assert positions.shape == (2, length) and torch.equal(positions[0], positions[1])
+    jumps = (positions[0] - torch.arange(length)).tolist()
+    stay = sum(jump == 0 for jump in jumps) if any(jumps) else 0
+    assert stay <= ANCHORS and jumps == [0] * stay + [jumps[-1]] * (length - stay)
+    assert 0 <= jumps[-1] <= offset - length and positions.max() < offset
+    torch.manual_seed(seed)
+    assert torch.equal(moved(pairs, offset), positions), "a step's draws follow from its seed"
+
+
+def test_all_numbers_of_anchors_and_far_positions_are_drawn() -> None:
+    pairs = shift(random_teacher(TARGET, 1, 21), bound(Eagle).spec)
+    torch.manual_seed(1)
+    drawn = [moved(pairs, 8192)[0] for _ in range(200)]
+    assert {int((each == torch.arange(20)).sum()) for each in drawn} == set(range(ANCHORS + 1))
+    assert min(int(each[-1]) for each in drawn) < 800 and max(int(each[-1]) for each in drawn) > 7400
+
+
+@pytest.mark.parametrize("method", ROLLOUTS)
+def test_moved_texts_are_unrolled_there(method: str) -> None:
+    """All but the first entries at one distance: attention knows distances alone, so a jump of all changes nothing."""
+    kind, rollout = ROLLOUTS[method]
+    drafter, teacher = bound(kind), random_teacher(TARGET, 2, 14)
+
+    def logits(offset: int, stay: int = 0, jump: int = 0) -> torch.Tensor:
+        draws = iter([stay, jump])
+
+        def drawn(most: int, *_: object) -> torch.Tensor:
+            known = {ANCHORS + 1, offset - 13 + 1, offset - 12 + 1}
+            return torch.tensor(next(draws) if offset and most in known else 0)
+
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(torch, "randint", drawn)
+            return rollout(noise=0.0, offset=offset)(drafter, teacher, 0.0).logits
+
+    plain = logits(0)
+    torch.testing.assert_close(logits(4000, 0, 900), plain, rtol=1e-3, atol=1e-3)
+    assert (logits(4000, 2, 900) - plain).abs().max() > 1e-3
+    drafter.module.eval()
+    assert torch.equal(logits(4000, 2, 900), logits(0)), "validation is of texts as they are"
+
+
+@pytest.mark.parametrize("rollout", [TeacherForced, MultiStep])
+def test_a_negative_offset_is_refused(rollout: type) -> None:
+    with pytest.raises(InputError, match="offset must not be negative, not -1"):
+        rollout(offset=-1)

@@ -1,4 +1,4 @@
-"""Texts at the positions of long ones in training: which stay, how far the others jump, and what drafters make of it."""
+"""Texts at the positions of long ones in training: which entries stay, how far the others jump, and what follows."""
 
 from __future__ import annotations
 

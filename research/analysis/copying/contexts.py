@@ -2,7 +2,7 @@
 
     python research/analysis/long_prompts.py --out "$SPECFRAME_DATA/long"
     python research/analysis/copying/contexts.py record "$SPECFRAME_DATA/long" --out runs/contexts
-    python research/analysis/copying/contexts.py replay runs/contexts recipes/eagle.yaml recipes/eagle.yaml,drafter.window=256
+    python research/analysis/copying/contexts.py replay runs/contexts recipes/eagle.yaml,drafter.window=256
 
 `record` decodes prompts plainly, at temperature 0, and keeps the answer with the target's features and its last layer's
 keys and values. Every drafter then drafts along the same answer: greedy text does not depend on the drafter, so tau is

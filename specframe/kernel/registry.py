@@ -73,7 +73,7 @@ class Registration:
         return f"{self.package}/{self.name}"
 
     def answers(self, name: str) -> bool:
-        """Whether the name, bare or qualified, is this entry's; underscores are as good as hyphens."""
+        """Returns whether the name, bare or qualified, is this entry's; underscores are as good as hyphens."""
         return _hyphened(name) in (_hyphened(self.name), _hyphened(self.qualified))
 
     def load(self) -> Any:

@@ -92,7 +92,7 @@ def serve(
 
 
 def find_name(plan: Plan) -> str:
-    """What clients call the model by default: the recipe's name, or the model that was given in place of a recipe."""
+    """Returns the model's name for clients: the recipe's, or that of the model that was given in place of a recipe."""
     asked = click.get_current_context().params.get("recipe")
     model = plan.parts["target"].options.get("model")
     return str(model) if asked is not None and asked == model else plan.recipe.path.stem

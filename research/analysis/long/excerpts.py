@@ -1,4 +1,4 @@
-"""Tau of drafts from an excerpt, a window, chunks on long prompts: ``python research/analysis/long/excerpts.py QUESTIONS``.
+"""Tau of drafts from an excerpt, a window, chunks: ``python research/analysis/long/excerpts.py QUESTIONS``.
 
 QUESTIONS is Spec-Bench's question.jsonl: each question that has a passage is put behind some twenty other passages. The
 other prompts are modules of Python's standard library, with a request to rewrite a part. Nothing is timed: tau does not

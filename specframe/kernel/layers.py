@@ -73,6 +73,7 @@ class ChosenSlots:
     """
 
     slots: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
+    upper: bool = False  # True if keys and values are read by the upper of their two planes alone
 
 
 @dataclass
@@ -197,6 +198,13 @@ class LookingAhead(Protocol):
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
         """Takes in the queries [layers, R, heads, T, D] of tokens behind new rows, the last ones of the memory."""
+
+
+@runtime_checkable
+class UpperSight(SightPolicy, Protocol):
+    """A sight that reads the upper plane alone, of a target that keeps keys and values in two."""
+
+    upper: bool
 
 
 @runtime_checkable

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from specframe.native.build import DecoderSizes
+
 
 def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> None:
     """Raises ValueError for a tensor that is not contiguous, in a dtype and on a CPU."""
@@ -27,6 +29,14 @@ def check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int)
     if low < 0 or high >= end:
         raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
     return high + 1
+
+
+def check_lists(listed: Tensor, shape: DecoderSizes, rows: int, base: int) -> None:
+    """Raises ValueError unless these are lists of slots before `base`, for all layers and heads or for each."""
+    layers, _, heads, slots = listed.shape
+    if layers not in (1, shape.layers) or heads not in (1, shape.kv_heads):
+        raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
+    check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
 
 
 def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:

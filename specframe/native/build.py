@@ -71,7 +71,8 @@ class Batch(Structure):
         *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
         *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
         ("queries", c_void_p),
-        ("halves", c_int64),
+        *((name, c_int64) for name in ("bits", "recent", "upper")),
+        *((name, c_void_p) for name in ("planes", "key_scales", "value_scales")),
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
-from specframe.native.bounds import check_integers, check_numbers, check_room, check_sight
+from specframe.native.bounds import check_integers, check_lists, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Listed, Mask, Tree
@@ -26,7 +26,14 @@ POSITIONS = 2**24
 
 
 class KeysAndValues(Protocol):
-    """A cache that holds the keys and values of all layers in one tensor."""
+    """A cache that holds the keys and values of all layers in one tensor, or in two planes of 4 bits."""
+
+    capacity: int
+    """Its slots."""
+
+    def open(self, sample: Tensor, nodes: int) -> Any:
+        """The storage in planes, with room for so many nodes of a tree, or None: see `specframe.neural.planes`."""
+        ...
 
     def storage(self, sample: Tensor) -> Tensor:
         """Keys and values [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first."""
@@ -47,7 +54,8 @@ class PackedLayers:
 
         Quantized matrices then share their storage with the native passes; others are copied. A layer may have an
         identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by side, each
-        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values.
+        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values,
+        uint8 that of codes in two planes.
         """
         self._kept: list[Tensor | QuantizedLinear] = []
         attention = layers[0].self_attn
@@ -68,7 +76,8 @@ class PackedLayers:
         self.records = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
         """The layers as the kernels take them."""
         self.cache = cache
-        self._sample = torch.empty(0, groups, 1, size, dtype=cache)  # a sample of keys and values
+        dtype = torch.float32 if cache == torch.uint8 else cache
+        self._sample = torch.empty(0, groups, 1, size, dtype=dtype)  # a sample of keys and values
         self._angles = torch.empty(2, 0, 0)  # [2, positions, rotary / 2]: cosine, sine
 
     def run(
@@ -90,10 +99,13 @@ class PackedLayers:
         pass their input on. `embeddings` [B, N, D] precede the hidden states in the attention input of a layer of twice
         the width. `ending` [D], float32, is the weight of a norm behind the last layer.
         """
-        blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
+        few = self.cache == torch.uint8
+        stored = cache.open(self._sample, sight.end - sight.base) if few else None
+        blocks = cache.storage(self._sample) if stored is None else stored.recent  # [2 * layers, B, H, S, D]
+        slots = blocks.shape[3] if stored is None else cache.capacity
         wanted = taps or {}
         check_numbers(() if ending is None else (ending,))
-        end = self._check(hidden, blocks, positions, sight, row, wanted)
+        end = self._check(hidden, blocks, slots, positions, sight, row, wanted)
         outputs, queries = self._pointers("layer", wanted), self._pointers("query", wanted)
         places, angles = positions.contiguous(), self._angles_to(end)
         where = Batch(
@@ -102,13 +114,19 @@ class PackedLayers:
             first=row,
             width=sight.end,
             cache_rows=blocks.shape[1],
-            slots=blocks.shape[3],
+            slots=slots,
             positions=places.data_ptr(),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
             queries=ctypes.addressof(queries),
-            halves=blocks.dtype == torch.bfloat16,
+            bits=32 if blocks.dtype == torch.float32 else 16,
         )
+        if stored is not None:
+            where.bits, where.recent, where.base = 8, blocks.shape[3], sight.base
+            where.upper = isinstance(sight, Listed) and sight.upper
+            where.planes, where.key_scales, where.value_scales = (
+                part.data_ptr() for part in (stored.planes, stored.key_scales, stored.value_scales)
+            )
         if isinstance(sight, Tree):
             seen, other = sight.sees.contiguous(), sight.length.contiguous()
             where.base, where.sees, where.length = sight.base, seen.data_ptr(), other.data_ptr()
@@ -153,7 +171,7 @@ class PackedLayers:
 
     def _check_memory(self, blocks: Tensor) -> None:
         """Raises ValueError for a cache of another dtype, or of other layers or heads, than these."""
-        check_numbers((blocks,), self.cache)
+        check_numbers((blocks,), torch.float32 if self.cache == torch.uint8 else self.cache)
         memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
         if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
             raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
@@ -162,6 +180,7 @@ class PackedLayers:
         self,
         hidden: Tensor,
         blocks: Tensor,
+        slots: int,
         positions: Tensor,
         sight: Tree | Mask | Listed,
         row: int,
@@ -181,26 +200,19 @@ class PackedLayers:
             )
         self._check_memory(blocks)
         check_room("rows", row, row + rows, blocks.shape[1])
-        check_room("slots", 0, sight.end, blocks.shape[3])
+        check_room("slots", 0, sight.end, slots)
         end = check_integers("positions", positions, (rows, nodes), POSITIONS)
         if isinstance(sight, Tree):
             check_sight(sight.sees, (rows, nodes, nodes))
             check_integers("lengths", sight.length, (rows,), sight.base + 1)
         elif isinstance(sight, Listed):
             check_sight(sight.path, (rows, nodes, sight.end - sight.base))
-            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
-            self._check_lists(sight.listed, rows, sight.base)
+            check_integers("places", sight.places, (rows, nodes), slots)
+            check_lists(sight.listed, self.shape, rows, sight.base)
         else:
             check_sight(sight.visible, (rows, nodes, sight.end))
-            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+            check_integers("places", sight.places, (rows, nodes), slots)
         return end
-
-    def _check_lists(self, listed: Tensor, rows: int, base: int) -> None:
-        """Raises ValueError unless these are lists of slots before `base`, for all layers and heads or for each."""
-        layers, _, heads, slots = listed.shape
-        if layers not in (1, self.shape.layers) or heads not in (1, self.shape.kv_heads):
-            raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
-        check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""

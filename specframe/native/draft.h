@@ -98,6 +98,7 @@ struct Passes {
     batch.width = end;
     batch.cache_rows = m.cache_rows;
     batch.slots = m.slots;
+    batch.bits = 32;
     batch.visible = visible.data();
     batch.places = places.data();
     batch.positions = positions.data();

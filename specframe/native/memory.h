@@ -75,4 +75,77 @@ struct Numbers {
   static constexpr int64_t LINE = 64 / sizeof(Number);
 };
 
+constexpr int64_t SPAN = 64;     // tokens whose keys share scales, number by number
+constexpr int64_t RECENT = 128;  // the newest tokens, kept whole
+
+// Codes of 8 bits in two planes of 4, of which the upper one alone is a coarser copy, for the slots below `slots`; and
+// numbers of 32 bits from there on. Of 32 numbers the first 16 are the lower halves of 16 bytes.
+struct Planes {
+  static constexpr bool WIDENS = true;
+  const uint8_t *key_upper, *key_lower, *value_upper, *value_lower;  // [slots, size / 2]
+  const float* key_scales;                                           // [slots / SPAN, 2, size]: a step, and the lowest
+  const float* value_scales;                                         // [slots, 2]
+  float *keys, *values;                                              // [.., size]
+  int64_t size, slots;
+  bool upper;  // whether the upper plane is read alone
+
+  const float* key(int64_t slot, float* room) const {
+    if (slot >= slots) return keys + (slot - slots) * size;
+    const float *step = key_scales + slot / SPAN * 2 * size, *lowest = step + size;
+    for (int64_t at = 0; at < size; at += LANE)
+      *reinterpret_cast<Lane*>(room + at) = codes(key_upper, key_lower, slot, at) * widened(step + at) + widened(lowest + at);
+    return room;
+  }
+
+  Lane value(int64_t slot, int64_t at) const {
+    if (slot >= slots) return widened(values + (slot - slots) * size + at);
+    return codes(value_upper, value_lower, slot, at) * value_scales[2 * slot] + value_scales[2 * slot + 1];
+  }
+
+  template <int LOCALITY>
+  void fetch(int64_t slot, int64_t at, int64_t count) const {
+    fetch_planes<LOCALITY>(key_upper, key_lower, slot, at, count);
+  }
+
+  void fetch_value(int64_t slot, int64_t at, int64_t count) const {
+    fetch_planes<3>(value_upper, value_lower, slot, at, count);
+  }
+
+  void put(int64_t slot, const float* key, const float* value) const {
+    std::memcpy(keys + (slot - slots) * size, key, size * sizeof(float));
+    std::memcpy(values + (slot - slots) * size, value, size * sizeof(float));
+  }
+
+ private:
+  typedef uint8_t Bytes __attribute__((vector_size(LANE), aligned(1), may_alias));
+
+  Lane codes(const uint8_t* high, const uint8_t* low, int64_t slot, int64_t at) const {
+    const int64_t from = slot * size / 2 + at / 32 * 16 + at % 16;
+    const Bytes a = *reinterpret_cast<const Bytes*>(high + from);
+    const bool second = at % 32 >= 16;
+    if (upper) return numbers((second ? a & 0xf0 : a << 4) | 8);  // the middle of what it stands for
+    const Bytes b = *reinterpret_cast<const Bytes*>(low + from);
+    return numbers(second ? (a & 0xf0) | (b >> 4) : (a << 4) | (b & 0x0f));
+  }
+
+  static Lane numbers(Bytes bytes) {
+#ifdef __AVX512F__
+    __m128i from;
+    std::memcpy(&from, &bytes, sizeof(from));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(from));
+#else
+    return __builtin_convertvector(bytes, Lane);
+#endif
+  }
+
+  template <int LOCALITY>
+  void fetch_planes(const uint8_t* high, const uint8_t* low, int64_t slot, int64_t at, int64_t count) const {
+    if (slot >= slots) return;
+    for (int64_t i = (slot * size + at) / 2; i < (slot * size + at + count) / 2; i += 64) {
+      __builtin_prefetch(high + i, 0, LOCALITY);
+      if (!upper) __builtin_prefetch(low + i, 0, LOCALITY);
+    }
+  }
+};
+
 }  // namespace

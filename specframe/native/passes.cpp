@@ -51,8 +51,16 @@ struct Batch {
   int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
   float* const* queries;       // [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null
 
-  int64_t halves;              // whether the cache is of bfloat16, else of float32
+  int64_t bits;                // of a number in the cache: 32, 16 (bfloat16) or 8, in two planes
+  int64_t recent, upper;       // of 8 bits: room for whole numbers, and whether the upper plane is read alone
+  const uint8_t* planes;       // [2, 2 * layers, cache_rows, kv_heads, slots, head_size / 2]: the upper ones, the lower ones
+  const float* key_scales;     // [layers, cache_rows, kv_heads, slots / SPAN, 2, head_size]
+  const float* value_scales;   // [layers, cache_rows, kv_heads, slots, 2]
 
+  // The slot of a node's own entry: of 8 bits, behind the newest tokens, which are in whole numbers.
+  int64_t own(int64_t slot) const { return bits == 8 ? slots + RECENT + slot - base : slot; }
+  // The first slot that a token at a position sees in whole numbers.
+  int64_t whole(int64_t position) const { return std::max<int64_t>(position / SPAN - 1, 0) * SPAN; }
   int64_t lists() const { return listed ? list_layers * list_heads : 1; }
   // The number of the list of a layer and a head of keys.
   int64_t list_of(int64_t layer, int64_t head) const {
@@ -71,22 +79,45 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
     if (all == count && view.masks.empty()) view.add(slot);
     else if (all) view.add(slot, mask);
   };
-  if (b.sees) {
-    for (int64_t slot = 0; slot < b.length[row]; ++slot) view.add(slot);
-    const uint8_t* sees = b.sees + row * b.nodes * b.nodes;
-    for (int64_t j = 0; j <= high; ++j)
-      look(b.base + j, [&](int64_t node) { return j <= node && sees[node * b.nodes + j]; });
-  } else if (b.listed) {
-    const int64_t *slots = b.listed + ((list / b.list_heads * b.rows + row) * b.list_heads + list % b.list_heads) * b.list_slots;
-    for (int64_t k = 0; k < b.list_slots && slots[k] >= 0; ++k) view.add(slots[k]);
-    const int64_t width = b.width - b.base;
-    const uint8_t* visible = b.visible + row * b.nodes * width;
-    for (int64_t j = 0; j < width; ++j)
-      look(b.base + j, [&](int64_t node) { return visible[node * width + j]; });
+  // The committed slots, and which nodes see each; null: all do.
+  const uint8_t* visible = b.sees || b.listed ? nullptr : b.visible + row * b.nodes * b.width;
+  const auto committed = [&](auto visit) {
+    if (b.listed) {
+      const int64_t* slots = b.listed + ((list / b.list_heads * b.rows + row) * b.list_heads + list % b.list_heads) * b.list_slots;
+      for (int64_t k = 0; k < b.list_slots && slots[k] >= 0; ++k) visit(slots[k]);
+    } else {
+      const int64_t end = b.sees ? b.length[row] : b.bits == 8 ? b.base : b.width;
+      for (int64_t slot = 0; slot < end; ++slot) visit(slot);
+    }
+  };
+  const auto sees = [&](int64_t node, int64_t slot) { return !visible || visible[node * b.width + slot]; };
+  if (b.bits == 8) {
+    int64_t whole[LANE], lowest = b.slots;  // a token sees another rounded once that has left its newest ones
+    for (int64_t node = first / sharing; node <= high; ++node)
+      lowest = std::min(lowest, whole[node - first / sharing] = b.whole(b.positions[row * b.nodes + node]));
+    const auto from = [&](int64_t node) { return whole[node - first / sharing]; };
+    committed([&](int64_t slot) {
+      if (slot < lowest && !visible) view.add(slot);
+      else look(slot, [&](int64_t node) { return slot < from(node) && sees(node, slot); });
+    });
+    committed([&](int64_t slot) {
+      if (slot >= lowest) look(b.slots + slot % RECENT, [&](int64_t node) { return slot >= from(node) && sees(node, slot); });
+    });
   } else {
-    const uint8_t* visible = b.visible + row * b.nodes * b.width;
-    for (int64_t slot = 0; slot < b.width; ++slot)
-      look(slot, [&](int64_t node) { return visible[node * b.width + slot]; });
+    committed([&](int64_t slot) {
+      if (visible) look(slot, [&](int64_t node) { return sees(node, slot); });
+      else view.add(slot);
+    });
+  }
+  if (b.sees) {
+    const uint8_t* tree = b.sees + row * b.nodes * b.nodes;
+    for (int64_t j = 0; j <= high; ++j)
+      look(b.own(b.base + j), [&](int64_t node) { return j <= node && tree[node * b.nodes + j]; });
+  } else if (b.listed || b.bits == 8) {
+    const int64_t begin = b.listed ? b.base : 0, width = b.width - begin;
+    const uint8_t* path = b.visible + row * b.nodes * width;
+    for (int64_t slot = b.base; slot < b.width; ++slot)
+      look(b.own(slot), [&](int64_t node) { return path[node * width + slot - begin]; });
   }
   view.close();
   return view;
@@ -203,13 +234,20 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
-  const int64_t line = queries + 2 * keys, most = b.width + b.list_slots, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
+  const int64_t line = queries + 2 * keys, most = b.width + b.list_slots + RECENT, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
   const auto with_memory = [&](int64_t layer, int64_t row, int64_t head, auto use) {
-    const int64_t stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * stride;
-    const int64_t keys = 2 * layer * plane + (row * s.kv_heads + head) * stride;
-    const auto of = [&](auto* all) { use(Numbers<std::remove_pointer_t<decltype(all)>>{all + keys, all + keys + plane, s.head_size}); };
-    if (b.halves) of(static_cast<uint16_t*>(cache));
-    else of(static_cast<float*>(cache));
+    const int64_t all = b.cache_rows * s.kv_heads, at = row * s.kv_heads + head, first = 2 * layer * all + at;
+    const auto of = [&](auto* numbers) {
+      const int64_t each = b.slots * s.head_size;
+      use(Numbers<std::remove_pointer_t<decltype(numbers)>>{numbers + first * each, numbers + (first + all) * each, s.head_size});
+    };
+    if (b.bits == 32) return of(static_cast<float*>(cache));
+    if (b.bits == 16) return of(static_cast<uint16_t*>(cache));
+    const int64_t half = b.slots * s.head_size / 2, lower = 2 * s.layers * all * half, each = b.recent * s.head_size;
+    const uint8_t *keys = b.planes + first * half, *values = keys + all * half;
+    float* whole = static_cast<float*>(cache) + first * each;
+    use(Planes{keys, keys + lower, values, values + lower, b.key_scales + (layer * all + at) * b.slots / SPAN * 2 * s.head_size,
+               b.value_scales + (layer * all + at) * b.slots * 2, whole, whole + all * each, s.head_size, b.slots, b.upper != 0});
   };
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
@@ -259,7 +297,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
           if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + row * queries, at, queries * sizeof(float));
           for (int64_t h = 0; h < s.kv_heads; ++h) {
             const float* key = at + queries + h * s.head_size;
-            with_memory(l, first, h, [&](const auto& memory) { memory.put(slot, key, key + keys); });
+            with_memory(l, first, h, [&](const auto& memory) { memory.put(b.own(slot), key, key + keys); });
           }
         });
         worker.share(b.rows * s.kv_heads * groups, [&](int64_t item) {

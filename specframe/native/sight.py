@@ -55,6 +55,7 @@ class Mask:
     visible: Tensor  # [B, N, S] bool
     places: Tensor  # [B, N] int64
     drafted: Tensor | None = None  # [B, M] int64: positions of the last M slots; before them, a slot is a position
+    base: int = 0  # the first slot that is no committed token's, where a memory keeps those in another form
 
     @property
     def end(self) -> int:
@@ -78,6 +79,7 @@ class Listed:
     path: Tensor  # [B, N, M] bool
     places: Tensor  # [B, N] int64, where their own entries go
     base: int  # the first of the draft's slots; the listed ones stand before it
+    upper: bool = False  # True if the upper of two planes of 4 bits is read alone
 
     @property
     def end(self) -> int:

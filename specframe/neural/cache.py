@@ -191,6 +191,9 @@ class SlotCache(Cache):
             self._allocate(2 * len(self.layers), sample)
         return self._blocks[0]
 
+    def open(self, sample: Tensor, nodes: int) -> Any:
+        """None: keys and values are numbers, and no codes in planes."""
+
     @property
     def every(self) -> Tensor:
         """All layers' keys and values in one tensor [2 * layers, B, H, S, D]; there was a forward pass.

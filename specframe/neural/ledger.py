@@ -161,7 +161,7 @@ class Rows:
             path[:, :, 0] = (self.count == self.base)[:, None]
         committed = torch.arange(origin, device=nodes.device) < self.count[:, None]  # [B, origin]
         visible = torch.cat([committed[:, None].expand(-1, path.shape[1], -1), path], 2)
-        return Mask(visible, origin + nodes, positions)
+        return Mask(visible, origin + nodes, positions, origin)
 
     def chosen(self, tree: TokenTree, nodes: Tensor, slots: ChosenSlots) -> Listed:
         """The sight of nodes [B, F] of a tree that see chosen slots and their paths; the tree's root is not committed.
@@ -169,7 +169,7 @@ class Rows:
         Their entries go where those of `nodes` go: a verification writes over them.
         """
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, tree.tokens.shape[1]))  # [B, F, N]
-        return Listed(slots.slots, path, self.base + nodes, self.base)
+        return Listed(slots.slots, path, self.base + nodes, self.base, slots.upper)
 
 
 def _settled(path: Sequence[int], width: int) -> int:

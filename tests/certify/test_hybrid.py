@@ -39,6 +39,7 @@ OWN_LAYERS = {
     "recipes/long/snapkv.yaml",
     "recipes/long/speckv.yaml",
     "recipes/long/triforce.yaml",
+    "recipes/long/upper.yaml",
     "recipes/long/verified.yaml",
     "recipes/own-layers/del.yaml",
     "recipes/own-layers/swift.yaml",

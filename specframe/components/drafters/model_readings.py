@@ -19,7 +19,7 @@ from specframe.components.targets.architectures import require_sight
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, Target
-from specframe.kernel.layers import SightPolicy
+from specframe.kernel.layers import SightPolicy, UpperSight
 from specframe.kernel.types import Committed, TokenTree
 from specframe.native.sight import Mask, Tree
 from specframe.neural.forward import Pass
@@ -88,6 +88,10 @@ def check_options(masks: Masks, head: Head | None, sight: SightPolicy | None) ->
         raise CompositionError(
             "a model drafter takes a sight that follows from a text's length, such as `window`; "
             f"{type(sight).__name__} chooses for each head, or by queries"
+        )
+    if isinstance(sight, UpperSight):
+        raise CompositionError(
+            "a model drafter keeps keys and values of its own, in one plane: take another sight than `upper`"
         )
 
 

@@ -24,6 +24,7 @@ from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, HookedForward
+from specframe.neural.planes import PlaneCache
 from specframe.neural.quantize import Quantization
 from specframe.neural.recurrent import HybridCache
 
@@ -69,7 +70,8 @@ class Anatomy:
         shape = (slots, room, device, forward.widths)
         if before is not None and before.reopen(*shape):
             return before
-        return State(self.memory, len(self.layers), *shape)
+        memory = PlaneCache if forward.cache == "int8" else self.memory
+        return State(memory, len(self.layers), *shape)
 
     def require_seeing(self, forward: Forward, inputs: Mapping[str, Tensor]) -> None:
         """Raises InputError for inputs that the model does not read, or not by this forward pass."""

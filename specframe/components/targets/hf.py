@@ -36,10 +36,10 @@ class HFTarget(LoadedModel):
     unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
     then the quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
-    pass over a tree. `cache: bfloat16` rounds the keys and values that native passes keep, in float32 without it; the
-    law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what it reads of a longer
-    prompt, in place of all of it: the target is approximate then, and every report calls it lossy. `context` is the
-    most positions of a row, the config's by default.
+    pass over a tree. `cache: bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep,
+    in float32 without it; the law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what
+    it reads of a longer prompt, in place of all of it: the target is approximate then, and every report calls it lossy.
+    `context` is the most positions of a row, the config's by default.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -251,6 +251,7 @@ class HFTarget(LoadedModel):
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
+        native.require_layers(self.forward, chosen, sight)
         if chosen.quantize is not None:
             native.add_copy(self.forward, chosen.quantize, self.quantization)
         if sight is not None and sight.queries:

@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the sights `window`, `chunks`, `snapkv`, `verified` and `speckv`."""
+    """Registers the sights `window`, `chunks`, `snapkv`, `verified`, `speckv` and `upper`."""
     register(
         "sight",
         "window",
@@ -37,4 +37,10 @@ def specframe_register(register: Register) -> None:
         "speckv",
         "specframe_sights.speckv:SpecKV",
         summary="SpecKV: the tokens that the end of the prompt and a likely answer look at",
+    )
+    register(
+        "sight",
+        "upper",
+        "specframe_sights.upper:UpperPlane",
+        summary="QuantSpec: all tokens, by the upper 4 of 8 bits of keys and values",
     )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
 from specframe.native.blocks import BLOCK
 from specframe.native.build import load_kernels
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
@@ -19,11 +20,13 @@ from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
+from specframe.neural.planes import GROUP, SPAN, PlaneCache
 from specframe.neural.quantize import Quantization, round_layers
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
-CacheForm = Literal["bfloat16"]
+CacheForm = Literal["bfloat16", "int8"]
+DTYPES = {None: torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8}
 """Form in which a target's keys and values are kept, where that is not the one of its forward pass."""
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
@@ -65,8 +68,7 @@ class NativeForward:
         self.cache = cache
         self.head: nn.Module = packed(head)
         self._embedding: nn.Embedding = decoder.embed_tokens
-        dtype = getattr(torch, cache or "float32")
-        self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), dtype)
+        self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
         self._modules, self._layers = layers, self._pack(layers)
         self._copies: dict[Quantization, PackedLayers] = {}
         self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
@@ -97,12 +99,17 @@ class NativeForward:
         for count in together(sight.lengths):
             rows = slice(first, first + count)
             width = max(sight.lengths[rows])
-            for begin in range(0, width, CHUNK):
-                span = rows, slice(begin, min(begin + CHUNK, width))
+            if isinstance(memory, PlaneCache):
+                memory.begin(asked.row + first, count, sight.start)
+            for begin, end in self._pieces(sight.start, width):
+                span = rows, slice(begin, end)
                 part, tree = _chunk(asked, span, sight.start + begin)
-                if not newest.begin_before(begin + CHUNK):
+                if not newest.begin_before(end):
                     part = replace(part, taps=frozenset(tap for tap in part.taps if not is_query(tap)))
                 last, features = self.decode(part, tree, memory)
+                if isinstance(memory, PlaneCache):
+                    kept = [min(max(length - begin, 0), end - begin) for length in sight.lengths[rows]]
+                    memory.append(asked.row + first, kept)
                 for tap, values in {**features, "": last}.items():
                     if is_query(tap):
                         newest.put(found.setdefault(tap, newest.empty(values)), values, begin, rows)
@@ -112,8 +119,21 @@ class NativeForward:
             first += count
         return found.pop(""), found
 
+    def _pieces(self, start: int, width: int) -> Iterator[tuple[int, int]]:
+        """Yields the pieces in which texts of `width` tokens are read, from slot `start` on.
+
+        In planes a piece ends where tokens are rounded.
+        """
+        begin = 0
+        while begin < width:
+            end = begin + (CHUNK if self.cache != "int8" else SPAN - (start + begin) % SPAN)
+            yield begin, min(end, width)
+            begin = end
+
     def decode(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
+        if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
+            raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
         entry = self._embedding(asked.tokens) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]
         shape, sizes = hidden.shape[:2], self._layers.shape
@@ -146,7 +166,11 @@ def native_forward(
     None, with a warning in the option's name, where `unfit` finds a reason. Raises CompositionError there for a form of
     keys and values that native passes alone keep.
     """
-    if (reason := unfit(*parts)) is not None:
+    reason = unfit(*parts)
+    first: Any = parts[2][0]
+    if reason is None and cache == "int8" and first.self_attn.head_dim % GROUP:
+        reason = f"its heads have {first.self_attn.head_dim} numbers, which {GROUP} does not divide"
+    if reason is not None:
         if cache is not None:
             raise CompositionError(f"cache: {cache} is kept by native passes alone, and {reason}")
         logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
@@ -160,6 +184,14 @@ def require_cache(cache: CacheForm | None, forward: Forward) -> None:
         raise CompositionError(
             f"cache: {cache} is kept by native passes alone: add `kernels: true` or `quantize`, on a CPU"
         )
+
+
+def require_layers(forward: Forward, chosen: LayerChoice, sight: SightPolicy | None) -> None:
+    """Raises CompositionError where a draft by these layers, with this sight, does not go with the form of a cache."""
+    if forward.cache == "int8" and chosen.whole < chosen.layers:
+        raise CompositionError("cache: int8 goes with drafts by all layers: leave out `exit` and `skip`")
+    if isinstance(sight, UpperSight) and forward.cache != "int8":
+        raise CompositionError("the sight reads the upper plane of keys and values: add `cache: int8` to the target")
 
 
 def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | None) -> None:

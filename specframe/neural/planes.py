@@ -1,0 +1,165 @@
+"""A key/value cache of codes of 8 bits, in two planes of 4, behind newest tokens in whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.neural.cache import SlotCache
+
+SPAN = 64
+"""Tokens that are rounded together; as many of their numbers share a step and a lowest value."""
+RECENT = 2 * SPAN
+"""Room for the newest tokens, 64 to 127 of which are kept whole."""
+STEPS = 255
+GROUP = 32
+"""Numbers whose codes stand in 16 bytes of a plane: the lower halves of the bytes are the first 16."""
+
+
+@dataclass
+class Stored:
+    """The storage, zero at first; a row's token t stands, while it is whole, at place t % RECENT."""
+
+    planes: Tensor  # [2, 2 * layers, B, H, S, D / 2] uint8: the upper ones, and the lower ones
+    key_scales: Tensor  # [layers, B, H, S / SPAN, 2, D] float32: a step, and the lowest value
+    value_scales: Tensor  # [layers, B, H, S, 2] float32
+    recent: Tensor  # [2 * layers, B, H, RECENT + N, D] float32: the newest tokens, and the nodes of a tree
+
+    @classmethod
+    def empty(cls, planes: int, rows: int, sample: Tensor, slots: int, nodes: int) -> Stored:
+        """Storage for keys and values like a sample [B, H, 1, D]."""
+        _, heads, _, size = sample.shape
+        return cls(
+            torch.zeros(2, planes, rows, heads, slots, size // 2, dtype=torch.uint8),
+            torch.zeros(planes // 2, rows, heads, slots // SPAN, 2, size),
+            torch.zeros(planes // 2, rows, heads, slots, 2),
+            torch.zeros(planes, rows, heads, RECENT + nodes, size),
+        )
+
+    def tensors(self) -> list[tuple[Tensor, int]]:
+        """Each tensor, and which of its dimensions is that of the rows."""
+        return [(getattr(self, field.name), 2 if field.name == "planes" else 1) for field in fields(self)]
+
+
+class PlaneCache(SlotCache):
+    """Keys and values of native passes: see `Stored`. A token is rounded when it leaves the newest ones.
+
+    Rounded it is seen by tokens at `whole_from` its slot and on: the same ones, whether a text comes token by token, in
+    pieces or as a tree.
+    """
+
+    def __init__(self, layers: int, capacity: int, rows: int | None = None, widths: object = None) -> None:
+        super().__init__(layers, _spans(capacity), rows)
+        self.stored: Stored | None = None
+        self.counts: list[int] = [0] * (rows or 1)
+
+    def open(self, sample: Tensor, nodes: int) -> Stored:
+        """The storage, with room for so many nodes."""
+        rows = self.rows or 1
+        with torch.inference_mode(False):  # sessions of either mode may follow
+            if self.stored is None:
+                self.stored = Stored.empty(2 * len(self.layers), rows, sample, self.capacity, nodes)
+            elif (more := RECENT + nodes - self.stored.recent.shape[3]) > 0:
+                self.stored.recent = torch.nn.functional.pad(self.stored.recent, (0, 0, 0, more))
+        return self.stored
+
+    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
+        """Keeps the entries of accepted paths, nodes [B, A] with the root first, as the newest tokens."""
+        for row, (path, count) in enumerate(zip(paths.tolist(), counts, strict=True)):
+            self._append(row, path[:count])
+
+    def append(self, row: int, counts: Sequence[int]) -> None:
+        """Keeps the first nodes of the rows from `row` on, so many of each, as the newest tokens."""
+        for place, count in enumerate(counts, row):
+            self._append(place, range(count))
+
+    def begin(self, row: int, rows: int, start: int) -> None:
+        """Takes note that rows begin anew, or go on, with so many tokens."""
+        self.counts[row : row + rows] = [start] * rows
+
+    def _append(self, row: int, nodes: Sequence[int]) -> None:
+        assert self.stored is not None
+        before, after = self.counts[row], self.counts[row] + len(nodes)
+        whole = self.stored.recent[:, row]
+        places = torch.arange(before, after) % RECENT
+        whole[:, :, places] = whole[:, :, RECENT + torch.tensor(nodes, dtype=torch.int64)]
+        self.counts[row] = after
+        for span in range(before // SPAN, after // SPAN):
+            self._round(row, span)
+
+    def _round(self, row: int, span: int) -> None:
+        """Puts a span of tokens into the planes: keys by steps for each number, values for each token."""
+        stored = self.stored
+        assert stored is not None
+        first = span * SPAN % RECENT
+        whole = stored.recent[:, row, :, first : first + SPAN]  # [2 * layers, H, SPAN, D]
+        keys, values = whole[0::2], whole[1::2]
+        key_codes, stored.key_scales[:, row, :, span] = _codes(keys, 2)
+        slots = slice(span * SPAN, (span + 1) * SPAN)
+        value_codes, stored.value_scales[:, row, :, slots] = _codes(values, 3)
+        codes = torch.stack([key_codes, value_codes], 1).flatten(0, 1)  # [2 * layers, H, SPAN, D]
+        upper, lower = codes >> 4, codes & 15
+        for plane, halves in enumerate((upper, lower)):
+            first_half, second = halves.unflatten(-1, (-1, 2, GROUP // 2)).unbind(-2)
+            stored.planes[plane, :, row, :, slots] = (first_half | second << 4).flatten(-2)
+
+    def keep(self, rows: Tensor) -> None:
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1."""
+        order = rows.tolist()
+        if self.stored is not None and order != list(range(len(order))):
+            for tensor, dim in self.stored.tensors():
+                tensor.narrow(dim, 0, len(order)).copy_(tensor.index_select(dim, rows))
+        self.counts[: len(order)] = [self.counts[row] for row in order]
+
+    def copy_row(self, source: int, destination: int, width: int) -> None:
+        """Copies a row, of `width` tokens, to another."""
+        assert self.stored is not None
+        for tensor, dim in self.stored.tensors():
+            tensor.select(dim, destination).copy_(tensor.select(dim, source))
+        self.counts[destination] = self.counts[source]
+
+    def clear(self) -> None:
+        """Forgets all rows; what no row counts is never seen."""
+        self.counts = [0] * len(self.counts)
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for at least `capacity` slots and keeps the written ones."""
+        more = _spans(capacity) - self.capacity
+        if more <= 0:
+            return
+        self.capacity += more
+        if self.stored is not None:
+            with torch.inference_mode(False):
+                pad = torch.nn.functional.pad
+                self.stored.planes = pad(self.stored.planes, (0, 0, 0, more))
+                self.stored.key_scales = pad(self.stored.key_scales, (0, 0, 0, 0, 0, more // SPAN))
+                self.stored.value_scales = pad(self.stored.value_scales, (0, 0, 0, more))
+
+    def compact(self, source: Tensor, destination: int | Tensor) -> None:
+        """Does nothing: `commit` moved the entries."""
+
+    def put_row(self, memory: Tensor, row: int) -> None:
+        """Raises InputError."""
+        raise InputError("keys and values in int8 are kept for whole rows: a row begins with no prefix")
+
+    @property
+    def every(self) -> Tensor:
+        """Raises CompositionError."""
+        raise CompositionError("keys and values in int8 are not shown: take a sight that reads none, as `window` does")
+
+
+def _spans(capacity: int) -> int:
+    """The next multiple of a span."""
+    return -(-capacity // SPAN) * SPAN
+
+
+def _codes(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Codes [P, H, SPAN, D] uint8, with a step and a lowest value, joined at `dim`, for the numbers along it."""
+    lowest, highest = numbers.aminmax(dim=dim, keepdim=True)
+    step = (highest - lowest) / STEPS
+    codes = ((numbers - lowest) / step.where(step > 0, 1.0)).round().clamp(0, STEPS)
+    return codes.to(torch.uint8), torch.cat([step, lowest], dim)

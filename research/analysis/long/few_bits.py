@@ -1,6 +1,6 @@
 """Keys and values in fewer bits, and drafts by a copy in 4 bits, on long prompts.
 
-    python research/analysis/few_bits.py "$SPECFRAME_DATA"/long/long-7500.jsonl --task summary --task code
+    python research/analysis/long/few_bits.py "$SPECFRAME_DATA"/long/long-7500.jsonl --task summary --task code
 
 The file is what `research/analysis/long_prompts.py` writes. For each form of keys and values: memory a token, the
 perplexity of a prompt's last tokens and how often its most probable token is the exact form's, the milliseconds of a

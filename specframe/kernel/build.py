@@ -128,9 +128,8 @@ class _Reader:
                     result.parts[name] = part
             elif required and name not in given:
                 self.problems.append(f"{self.recipe.path}: missing section '{name}'")
-        for name in ("drafter", "target"):
-            if name in result.parts:
-                result.parts[name] = self.with_weights(result.parts[name], result.parts.get("target"))
+        for name in result.parts.keys() & {"drafter", "target"}:
+            result.parts[name] = self.with_weights(result.parts[name], result.parts.get("target"))
         self.read_losses(data.get("loss") or [], result)
         for name in SETTINGS:
             if data.get(name) is not None or name != "train":  # the train section is optional and slow to import

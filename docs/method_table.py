@@ -11,6 +11,7 @@ from catalogue import Method, find_recipe, identity, model_name, planned, read_t
 from overview import render_overview
 
 from specframe.bench.format import format_figure, is_suspect
+from specframe.kernel.composition import will_approximate
 from specframe.kernel.discovery import discover
 from specframe.kernel.registry import Registry
 
@@ -98,7 +99,8 @@ def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:
         return ""
     verifiers = [name for kind, _, name in (part.partition("/") for part in method["parts"]) if kind == "verifier"]
     if recipe is not None:
-        promises = {planned(recipe).parts["verifier"].component.lossless}
+        parts = planned(recipe).parts
+        promises = {parts["verifier"].component.lossless and not will_approximate(parts["target"])}
     else:
         promises = {registry.find("verifier", name).load().lossless for name in verifiers}
     if not promises:

@@ -184,7 +184,7 @@ class Certificate:
         worst = self.worst.comparison
         return {
             "lossless": self.lossless,
-            "promised": self.promised,
+            "promised": self.promised and not self.approximate,
             "approximate": self.approximate,
             "composed": self.composed,
             "distance": self.distance,

@@ -108,7 +108,7 @@ def verdict(certificate: dict[str, Any]) -> str:
         return "interrupted: nothing is certified"
     if certificate["tv"] >= EXACT:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
-        return off if certificate["promised"] else off + ", as its verifier declares"
+        return off if certificate["promised"] or certificate["approximate"] else off + ", as its verifier declares"
     if certificate["shortcuts"]:
         return f"not lossless: {certificate['shortcuts'][0]}"
     if not certificate["control_failed"]:

@@ -50,7 +50,7 @@ class HFTarget(LoadedModel):
     cache: CacheForm | None = None
     """Rounding of its keys and values."""
     prompt: PromptSelection | None = None
-    """What it reads of a longer prompt; None: all of it."""
+    """Selection of what it reads of a longer prompt; None: all of it."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class HFTarget(LoadedModel):
         return len(state.ahead)
 
     def _shortened(self, prompts: Prompts) -> Prompts:
-        """What is read of the prompts: all of those that are short enough, of others what the selection chooses."""
+        """The prompts as they are read: short ones whole, of others what the selection chooses."""
         select = self.prompt
         if select is None or int(prompts.count.max()) <= select.tokens:
             return prompts

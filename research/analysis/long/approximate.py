@@ -1,4 +1,4 @@
-"""Time and answers on questions over many passages: ``python research/analysis/approximate.py QUESTIONS LENGTH``.
+"""Time and answers on questions over many passages: ``python research/analysis/long/approximate.py QUESTIONS LENGTH``.
 
 QUESTIONS is Spec-Bench's question.jsonl, LENGTH the most tokens of a prompt: each question's passage stands at a random
 place among others. `--part drafters` times drafters that read a part of the prompt, `targets` targets that do (SpecPC),

@@ -13,7 +13,7 @@
 | `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
 | `RowSession`, `Pending` | the base of sessions that cache keys and values: rows that join, commit and leave |
-| `Window` | the part of the committed pairs that drafts see, in constant memory |
+| `TextWindow` | the part of the committed pairs that drafts see, in constant memory |
 | `DraftSession` | the interface of sessions |
 | `State` | the state that a drafter with one decoder layer carries from pair to pair |
 | `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |

@@ -19,7 +19,7 @@ from specframe.neural.heads import too_deep as too_deep
 from specframe.neural.layer import LAYER_FIELDS as LAYER_FIELDS
 from specframe.neural.layer import DecoderLayer as DecoderLayer
 from specframe.neural.layer import layer_config as layer_config
-from specframe.neural.masks import Window as Window
+from specframe.neural.masks import TextWindow as TextWindow
 from specframe.neural.masks import block_causal as block_causal
 from specframe.neural.masks import block_end as block_end
 from specframe.neural.masks import draft_positions as draft_positions

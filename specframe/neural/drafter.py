@@ -17,7 +17,7 @@ from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
-from specframe.neural.masks import Window
+from specframe.neural.masks import TextWindow
 from specframe.neural.quantize import Quantization, round_layers, rounds
 from specframe.neural.session import windowed
 from specframe.neural.weights import checkpoint
@@ -58,7 +58,7 @@ class NeuralDrafter(Generic[NetworkT]):
     """Distance of the first prediction from its entry; 0 where a draft's nodes have features of their own."""
     levels: int = 1
     """Number of predictions it makes from an entry in training."""
-    window: Window | None = None
+    window: TextWindow | None = None
     """The committed pairs that drafts see; None: all."""
     _known: int | None = None  # so many first tokens its own LM heads have rows for; None: all
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Window:
+class TextWindow:
     """The committed entries that drafts see: a row's first `sinks` and its newest `recent`.
 
     A cache holds up to `slack` entries more, hidden ones. When there would be more than `most`, those that are seen are
@@ -29,7 +29,7 @@ class Window:
     sinks: int
 
     @classmethod
-    def checked(cls, name: str, recent: int | None, sinks: int) -> Window | None:
+    def checked(cls, name: str, recent: int | None, sinks: int) -> TextWindow | None:
         """The window of a drafter's options; None without one. Raises InputError, in the drafter's name."""
         if recent is None:
             return None

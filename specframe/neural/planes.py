@@ -21,7 +21,7 @@ GROUP = 32
 
 
 @dataclass
-class Stored:
+class StoredPlanes:
     """The storage, zero at first; a row's token t stands, while it is whole, at place t % RECENT."""
 
     planes: Tensor  # [2, 2 * layers, B, H, S, D / 2] uint8: the upper ones, and the lower ones
@@ -30,7 +30,7 @@ class Stored:
     recent: Tensor  # [2 * layers, B, H, RECENT + N, D] float32: the newest tokens, and the nodes of a tree
 
     @classmethod
-    def empty(cls, planes: int, rows: int, sample: Tensor, slots: int, nodes: int) -> Stored:
+    def empty(cls, planes: int, rows: int, sample: Tensor, slots: int, nodes: int) -> StoredPlanes:
         """Storage for keys and values like a sample [B, H, 1, D]."""
         _, heads, _, size = sample.shape
         return cls(
@@ -46,7 +46,7 @@ class Stored:
 
 
 class PlaneCache(SlotCache):
-    """Keys and values of native passes: see `Stored`. A token is rounded when it leaves the newest ones.
+    """Keys and values of native passes: see `StoredPlanes`. A token is rounded when it leaves the newest ones.
 
     Rounded it is seen by tokens at `whole_from` its slot and on: the same ones, whether a text comes token by token, in
     pieces or as a tree.
@@ -54,15 +54,15 @@ class PlaneCache(SlotCache):
 
     def __init__(self, layers: int, capacity: int, rows: int | None = None, widths: object = None) -> None:
         super().__init__(layers, _spans(capacity), rows)
-        self.stored: Stored | None = None
+        self.stored: StoredPlanes | None = None
         self.counts: list[int] = [0] * (rows or 1)
 
-    def open(self, sample: Tensor, nodes: int) -> Stored:
+    def open(self, sample: Tensor, nodes: int) -> StoredPlanes:
         """The storage, with room for so many nodes."""
         rows = self.rows or 1
         with torch.inference_mode(False):  # sessions of either mode may follow
             if self.stored is None:
-                self.stored = Stored.empty(2 * len(self.layers), rows, sample, self.capacity, nodes)
+                self.stored = StoredPlanes.empty(2 * len(self.layers), rows, sample, self.capacity, nodes)
             elif (more := RECENT + nodes - self.stored.recent.shape[3]) > 0:
                 self.stored.recent = torch.nn.functional.pad(self.stored.recent, (0, 0, 0, more))
         return self.stored

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
-from specframe.neural.masks import Window
+from specframe.neural.masks import TextWindow
 from specframe.neural.transfer import tensor_on
 
 MOST = 16384
@@ -74,10 +74,10 @@ def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-class Kept:
+class WindowEntries:
     """The cached entries of rows with a window, to be written again, and how many entries each row has had."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: TextWindow) -> None:
         self.window = window
         self.totals: list[int] = []
         self.instead: Pending | None = None
@@ -152,7 +152,7 @@ class RowSession:
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self.draft: list[Blocks] = []  # the root's, and the expansions below it
-        self.kept: Kept | None = None
+        self.kept: WindowEntries | None = None
         """Entries that a window keeps; None without one."""
         self._stashes: list[Stash] = []
         self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
@@ -254,7 +254,7 @@ class RowSession:
         found = Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
         return found if self.kept is None else self.within(self.kept, found)
 
-    def within(self, kept: Kept, pending: Pending) -> Pending:
+    def within(self, kept: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
         return kept.expanded(pending, pending.pairs[0])
 

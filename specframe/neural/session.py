@@ -20,8 +20,8 @@ from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, repeated
 from specframe.neural.features import gather
 from specframe.neural.layer import DecoderLayer
-from specframe.neural.masks import Window
-from specframe.neural.rows import Kept, Pending, RowSession
+from specframe.neural.masks import TextWindow
+from specframe.neural.rows import Pending, RowSession, WindowEntries
 from specframe.neural.transfer import tensor_on
 
 
@@ -94,12 +94,12 @@ class FeatureSession(RowSession):
         self.state = network.start(0)
         self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
 
-    def limit(self, window: Window) -> None:
+    def limit(self, window: TextWindow) -> None:
         """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
-        self.kept = Kept(window)
+        self.kept = WindowEntries(window)
         self.room = min(self.room, window.most)
 
-    def within(self, kept: Kept, pending: Pending) -> Pending:
+    def within(self, kept: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs within a window. With a state, which runs through all pairs, `take` drops some instead."""
         if not self.state:
             return super().within(kept, pending)
@@ -276,7 +276,7 @@ class Limited(Protocol):
     """A drafter whose drafts may see a window alone."""
 
     name: ClassVar[str]
-    window: Window | None
+    window: TextWindow | None
 
 
 def windowed(session: Any, drafter: Limited) -> Any:

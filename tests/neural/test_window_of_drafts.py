@@ -20,7 +20,7 @@ from specframe.components.verifiers.match import Match
 from specframe.kernel.composition import misfits
 from specframe.kernel.types import Committed, Context, Frontier, Prompts, TokenTree
 from specframe.neural import NeuralDrafter
-from specframe.neural.masks import Window
+from specframe.neural.masks import TextWindow
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
@@ -116,7 +116,7 @@ def test_a_native_search_in_a_window_is_the_one_level_by_level(method, prompts, 
         found = grown(one, POLICY, root, None, natively=True)
         assert differing(found, grown(other, POLICY, root, None, natively=False)) == [], number
         assert one._session.counts == other._session.counts
-        assert max(one._session.counts) <= Window(*window).most
+        assert max(one._session.counts) <= TextWindow(*window).most
 
 
 @pytest.mark.parametrize("method", FLOATS)
@@ -158,8 +158,8 @@ def test_a_draft_sees_the_first_pairs_and_the_newest_alone(method: str) -> None:
     length = 75
     whole = text(drafter, length)
     read(drafter, whole, [length])
-    held = Window(20, 3).held(length)
-    assert 23 < held <= Window(20, 3).most
+    held = TextWindow(20, 3).held(length)
+    assert 23 < held <= TextWindow(20, 3).most
     kept = torch.tensor([0, 1, 2, *range(length - 20, length)])
     positions = torch.tensor([[0, 1, 2, *range(held - 20, held)]])
     features = torch.cat([whole.features[tap] for tap in drafter.spec.reads], -1)
@@ -181,7 +181,7 @@ def test_memory_is_constant(method: str) -> None:
         session = drafter._session
         sizes.append((session.cache.capacity, session.kept._values.shape))
     assert sizes[0] == sizes[1]
-    assert sizes[0][0] < 100 + Window(24, 2).most + 512
+    assert sizes[0][0] < 100 + TextWindow(24, 2).most + 512
 
 
 @pytest.mark.parametrize("method", FLOATS)

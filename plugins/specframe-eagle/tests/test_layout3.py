@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
-from specframe.neural import Window
+from specframe.neural import TextWindow
 from specframe.testing import GivenSession, GrowingTree, random_teacher, tiny_target
 from specframe_eagle.convert import convert
 from specframe_eagle.eagle3 import Eagle3
@@ -144,8 +144,8 @@ def test_a_checkpoint_with_a_sliding_window_is_read_and_written(form: str, tmp_p
         config["transformer_layer_config"] = config["transformer_layer_config"] | inner
     publish(tmp_path / "theirs", config | inner)
     drafter = bound(tmp_path / "theirs")
-    assert drafter.window == Window(recent=24, sinks=0)
-    assert bound(tmp_path / "theirs", window=12, sinks=1).window == Window(12, 1), "a recipe's own comes first"
+    assert drafter.window == TextWindow(recent=24, sinks=0)
+    assert bound(tmp_path / "theirs", window=12, sinks=1).window == TextWindow(12, 1), "a recipe's own comes first"
     drafter.save(tmp_path / "ours")
     assert bound(tmp_path / "ours").window == drafter.window
     publish(tmp_path / "plain", FORMS[form][0])

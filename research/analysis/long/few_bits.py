@@ -41,7 +41,7 @@ JUDGED, STEPS, TOKENS = 1000, 24, 64
 
 @dataclass
 class Found:
-    """What one form gave, over prompts."""
+    """Figures of one form, over prompts."""
 
     pipelines: dict[str, Any]
     losses: list[float] = field(default_factory=list)

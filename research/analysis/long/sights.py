@@ -69,7 +69,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "triforce, model": triforce(WINDOWED),
     "triforce, suffix": triforce({"use": "suffix"}),
 }
-"""What is measured, by name."""
+"""Ways that are measured, by name."""
 GROUPS = {
     "acceptance": [name for name in WAYS if name.split()[-1].isdigit()],
     "time": ["plain", *[f"{sight} 512" for sight in SIGHTS], "triforce, model", "triforce, suffix"],

@@ -18,15 +18,15 @@ from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.forward import HookedForward
 
 
-class SeeingTarget(TransformersTarget, Protocol):
+class ImageTarget(TransformersTarget, Protocol):
     """A target that may read images, as the self-test uses it."""
 
     context: int
     computing: HookedForward
 
 
-def check_once(target: SeeingTarget, prompts: Prompts) -> None:
-    """Compares a tree behind the images of prompts with its paths as texts, beside the session.
+def check_once(target: ImageTarget, prompts: Prompts) -> None:
+    """Compares a tree behind the images of prompts with its paths as texts, outside of the session.
 
     Costs nothing for prompts of texts, and for a kind of model that passed on this machine before. Raises InputError
     for one that does not, and for images that cannot be read.
@@ -43,7 +43,7 @@ def check_once(target: SeeingTarget, prompts: Prompts) -> None:
 
 
 @torch.no_grad()
-def _logits(target: SeeingTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
+def _logits(target: ImageTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
     """The logits of a tree's nodes behind each prompt, and those of the paths to them as texts: [A, 5, V] each."""
     (rows, width), device, parts = prompts.tokens.shape, prompts.tokens.device, target.parts
     parent = torch.tensor(PARENTS, device=device).expand(rows, -1)

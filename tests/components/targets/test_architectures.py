@@ -76,7 +76,7 @@ def test_an_architecture_decodes_identically_behind_an_image(name):
     assert decodes_behind_image(name) == "identical"
 
 
-def test_a_page_tells_what_comes_of_images():
+def test_a_page_lists_what_decodes_behind_images():
     rows = [
         Row("llava", "identical", images="identical"),
         Row("qwen2_vl", "identical"),

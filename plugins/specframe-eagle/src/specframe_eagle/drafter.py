@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from specframe import WeightsError
-from specframe.neural import Export, NeuralDrafter, Quantization, Window
+from specframe.neural import Export, NeuralDrafter, Quantization, TextWindow
 from specframe_eagle import engines, published
 from specframe_eagle.network import EagleNetwork, EagleVariant
 from specframe_eagle.published import EagleLayout
@@ -79,7 +79,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
+        self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.variant = EagleVariant(bias, feature_sampling, partial_alignment, fusion == "gated", layers)
         self.inner = checked_width(self.name, intermediate_size)
         self._layout: EagleLayout | None = None

@@ -17,7 +17,7 @@ from specframe.neural import (
     NeuralDrafter,
     Quantization,
     TapFusion,
-    Window,
+    TextWindow,
     checkpoint,
     layer_config,
     native_norm,
@@ -98,7 +98,7 @@ class Eagle3(NeuralDrafter[Wide]):
                 "give own_head: false"
             )
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
+        self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.own_head = own_head
         self.layer = layer
         self.inner = checked_width(self.name, intermediate_size)
@@ -130,7 +130,7 @@ class Eagle3(NeuralDrafter[Wide]):
         self._layout = layout = Layout3.read(weights, target.config)
         self.check_layout(layout, weights)
         if self.window is None and layout.window is not None:
-            self.window = Window(layout.window, 0)
+            self.window = TextWindow(layout.window, 0)
         rows = None if layout.rows is None else torch.zeros(layout.rows, layout.shape.hidden_size)
         network = seeded(lambda: Wide(layout.shape, layout.taps, layout.switches, rows, layout.support), target)
         module = Published3(network, layout, target)

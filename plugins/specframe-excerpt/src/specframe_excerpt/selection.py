@@ -40,8 +40,8 @@ class Marked:
         raise NotImplementedError
 
 
-class Pieces(Marked):
-    """Pieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
+class PromptPieces(Marked):
+    """PromptPieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
 
     def __init__(self, tokens: int, chunk: int, question: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Pieces(Marked):
         return found.places
 
 
-class Bm25Pieces(Pieces):
+class Bm25Pieces(PromptPieces):
     """The pieces of a prompt that fit its end, the question, by BM25 over tokens and pairs of tokens.
 
     The first piece and special tokens, such as a chat template's, are always read.
@@ -95,7 +95,7 @@ class Bm25Pieces(Pieces):
         return Bm25()
 
 
-class EmbeddedPieces(Pieces):
+class EmbeddedPieces(PromptPieces):
     """The pieces of a prompt that fit its end, the question, by the cosine between mean embeddings.
 
     The first piece and special tokens, such as a chat template's, are always read.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
-from specframe.neural import NeuralDrafter, Quantization, Window
+from specframe.neural import NeuralDrafter, Quantization, TextWindow
 from specframe_falcon.network import FalconNetwork
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.window, self.promise = Window.checked(self.name, window, sinks), replace(self.promise, window=window)
+        self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.block = block
         self.dropout = dropout
 

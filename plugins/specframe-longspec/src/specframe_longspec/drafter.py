@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from specframe import CompositionError
-from specframe.neural import DraftSession, NeuralDrafter, Quantization, Window, checkpoint, neural_target
+from specframe.neural import DraftSession, NeuralDrafter, Quantization, TextWindow, checkpoint, neural_target
 from specframe.plugin import LayerChoice, LayeredTarget, Promise
 from specframe_longspec.memory import LastLayer
 from specframe_longspec.network import LongNetwork
@@ -47,7 +47,7 @@ class LongSpec(NeuralDrafter[LongNetwork]):
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.window = Window.checked(self.name, window, 0)
+        self.window = TextWindow.checked(self.name, window, 0)
         self.promise = Promise(borrows=True, window=window)
 
     def build(self, target: NeuralTarget) -> LongNetwork:

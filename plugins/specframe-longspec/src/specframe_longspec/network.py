@@ -13,19 +13,19 @@ from transformers import AutoModel
 from specframe import CompositionError
 from specframe.neural import DraftNetwork, DraftSession, Embed, layer_config
 from specframe.plugin import PairSpec, Predicted
+from specframe_longspec.memory import LastLayer, turned
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from specframe.neural import State
-    from specframe_longspec.memory import LastLayer
 
 UNVERIFIED = 4
 """Most tokens before an entry whose keys of the target training hides: in a draft they are not verified yet."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenKeys:
     """Keys and values that T entries see, as far as a mask shows them, and the entries' positions among them."""
 
     keys: Tensor  # [B, heads of keys, S, d], rotated
@@ -34,7 +34,7 @@ class Seen:
     positions: Tensor  # [B, T] int64
 
 
-class Attention(nn.Module):
+class LongAttention(nn.Module):
     """The maps of one attention; the keys and values of a crossed one are the target's."""
 
     def __init__(self, config: PretrainedConfig, *, crossed: bool) -> None:
@@ -55,7 +55,7 @@ class Attention(nn.Module):
         """The heads of a map's outputs: [B, T, heads * d] -> [B, heads, T, d]."""
         return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
-    def forward(self, x: Tensor, seen: Seen, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seen: SeenKeys, turn: tuple[Tensor, Tensor]) -> Tensor:
         """The mixed values, [B, T, D] -> [B, T, D]; `turn` are the cosines and sines of the entries' positions."""
         queries = turned(self.heads(self.q_proj(x)), turn)  # [B, heads, T, d]
         batch, heads, count, _ = queries.shape
@@ -91,9 +91,9 @@ class LongNetwork(DraftNetwork, nn.Module):
         model = build(small, dtype=torch.float32)
         self.window, self.source = window, source
         self.input_layernorm: nn.Module = model.layers[0].input_layernorm
-        self.self_attn = Attention(self.config, crossed=False)
+        self.self_attn = LongAttention(self.config, crossed=False)
         self.post_self_attention_layernorm: nn.Module = copy.deepcopy(self.input_layernorm)
-        self.cross_attn = Attention(self.config, crossed=True)
+        self.cross_attn = LongAttention(self.config, crossed=True)
         self.post_cross_attention_layernorm: nn.Module = copy.deepcopy(self.input_layernorm)
         self.mlp: nn.Module = model.layers[0].mlp
         self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
@@ -130,7 +130,7 @@ class LongNetwork(DraftNetwork, nn.Module):
         keys = turned(attention.heads(attention.k_proj(normed)), self.turn(x, positions))
         return keys, attention.heads(attention.v_proj(normed))
 
-    def forward(self, x: Tensor, own: Seen, memory: Seen) -> Tensor:
+    def forward(self, x: Tensor, own: SeenKeys, memory: SeenKeys) -> Tensor:
         """The LM head's inputs of entries, [B, T, D]: `own` are the drafter's entries, `memory` the target's."""
         x = x + self.self_attn(self.input_layernorm(x), own, self.turn(x, own.positions))
         normed = self.post_self_attention_layernorm(x)
@@ -158,8 +158,8 @@ class LongNetwork(DraftNetwork, nn.Module):
         apart = entry[:, None] - entry  # [n, n]
         near = ((apart >= 0) & (apart < self.window))[None]
         verified = ((apart >= hidden) | ((entry == 0) & (apart >= 0)))[None]  # a first entry sees something
-        own = Seen(*self.remember(x, positions + 1), near, positions + 1)
-        memory = Seen(*self.source(features, positions), verified, positions + 1)
+        own = SeenKeys(*self.remember(x, positions + 1), near, positions + 1)
+        memory = SeenKeys(*self.source(features, positions), verified, positions + 1)
         return self.predicted(self(x, own, memory)[:, :, None])
 
     def turn(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,10 +173,3 @@ class LongNetwork(DraftNetwork, nn.Module):
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """Raises CompositionError: a session needs the target's keys, which the drafter gives it."""
         raise CompositionError("a session of longspec reads the target's keys: open the drafter's own")
-
-
-def turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads [B, heads, T, d] with the rotary embedding of their positions."""
-    cos, sin = (part[:, None].to(x.dtype) for part in turn)
-    one, two = x.chunk(2, -1)
-    return x * cos + torch.cat([-two, one], -1) * sin

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from specframe.neural import Blocks, Embed, FeatureSession, Pending, Window, tensor_on
-from specframe_longspec.network import LongNetwork, Seen
+from specframe.neural import Blocks, Embed, FeatureSession, Pending, TextWindow, tensor_on
+from specframe_longspec.network import LongNetwork, SeenKeys
 
 if TYPE_CHECKING:
     from specframe.plugin import CommittedMemory, Frontier, Predicted
@@ -38,7 +38,7 @@ class LongSession(FeatureSession):
         network: LongNetwork,
         embed: Embed,
         memory: Callable[[], CommittedMemory],
-        window: Window,
+        window: TextWindow,
         slots: int,
         room: int,
     ) -> None:
@@ -104,6 +104,6 @@ class LongSession(FeatureSession):
         verified = torch.arange(memory.shape[2], device=x.device) < count[:, None]  # [B, S]
         seen = verified[:, None].expand(-1, x.shape[1], -1)
         outputs: Tensor = self.network(
-            x, Seen(keys, values, mask, positions), Seen(memory, stored, seen, count[:, None] + behind)
+            x, SeenKeys(keys, values, mask, positions), SeenKeys(memory, stored, seen, count[:, None] + behind)
         )
         return outputs

@@ -68,7 +68,7 @@ def _requests(name: str, model: Any) -> Iterator[Request]:
 
 
 def _inputs(model: Any, tokens: list[int]) -> Iterator[dict[str, Tensor]]:
-    """Inputs as processors make them: a square of pixels or its patches, and what is said of their size."""
+    """Inputs as processors make them: a square of pixels or its patches, and numbers of their size."""
     vision = getattr(model.config, "vision_config", None) or model.config
     noise = torch.Generator().manual_seed(1)
 

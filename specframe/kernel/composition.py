@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, SpecframeError
@@ -12,8 +12,6 @@ from specframe.kernel.interfaces import Drafter, GreedyVerifier, Target, TreePol
 
 if TYPE_CHECKING:
     import torch
-
-    from specframe.kernel.build import Part
 
 
 @runtime_checkable
@@ -59,8 +57,8 @@ class DistantDrafter(Protocol):
         ...
 
 
-def will_approximate(target: Part) -> bool:
-    """Returns whether a target, which is not built unless it was given, is approximate (`ApproximateTarget`)."""
+def will_approximate(target: Any) -> bool:
+    """Returns whether a target, as a plan's `Part`, is approximate once it is built (`ApproximateTarget`)."""
     return target.options.get("prompt") is not None or getattr(target.component, "approximate", None) is True
 
 

@@ -153,12 +153,13 @@ def _imagined(target: Any, length: int) -> Prompts:
     """A prompt of so many tokens, of which all but the last are known, by keys and values that no text has."""
     text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
     target.open(1, 4)
-    tree, _ = target.admit(Prompts(text[:, :1], torch.ones(1, dtype=torch.int64, device=target.device)))
+    tree, scores = target.admit(Prompts(text[:, :1], torch.ones(1, dtype=torch.int64, device=target.device)))
+    features = {tap: values[:, :1].expand(-1, length - 1, -1) for tap, values in scores.features.items()}
     target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(text[:, 0]), tree.tokens[:, 0]))
     keys = target.memory().copy(0, 1)  # [2 * layers, heads of keys, 1, D]
     noise = torch.Generator().manual_seed(0)
     memory = torch.randn(*keys.shape[:2], length - 1, keys.shape[3], generator=noise).to(keys)
-    prefix = KnownPrefix(text[0, :-1].tolist(), memory, {})
+    prefix = KnownPrefix(text[0, :-1].tolist(), memory, features)
     return Prompts(text, torch.tensor([length], device=target.device), prefixes=[prefix])
 
 

@@ -100,7 +100,7 @@ def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tup
     """Yields other taps of a target of `layers` layers, with a description of the difference."""
     if len(taps) > 1:
         yield "features in reverse order", taps[::-1]
-    if layers is None:
+    if layers is None or not taps:
         return
     final = f"layer.{layers - 1}"
     if "last" in taps:

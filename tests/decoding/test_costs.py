@@ -208,6 +208,7 @@ def long_pipeline(context: int) -> specframe.Pipeline:
 
 def test_passes_behind_more_tokens_are_timed_without_reading_them(cache):
     target = long_pipeline(1200).parts.target
+    target.request(frozenset({"last", "layer.0"}))
     longer = timing.time_longer(target)
     assert set(longer) == {1024} and set(longer[1024]) == {1, 2, 4, 8, 16} and min(longer[1024].values()) > 0
     prompts = timing._imagined(target, 1024)

@@ -15,6 +15,7 @@ import specframe
 from specframe import CompositionError, InputError, WeightsError
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.targets.table import TableTarget
+from specframe.inspect.doctor_variants import attempts
 from specframe.plugin import Cycle
 from specframe.testing import check_plugin
 from specframe_longspec.drafter import LongSpec
@@ -214,3 +215,9 @@ def test_a_target_that_shows_no_keys_is_refused() -> None:
 
 def test_it_keeps_the_contract_of_plugins() -> None:
     check_plugin("specframe-longspec")
+
+
+def test_the_doctor_reads_a_drafter_without_features():
+    drafter = LongSpec(window=8)
+    drafter.bind(texts.target())
+    assert [attempt.reading.name for attempt in attempts(drafter, 3)][0] == "as it is"

@@ -111,6 +111,7 @@ talk_eagle3 = drafter("talk-7m", "eagle3", "EAGLE-3's drafter for talk-7m")
 talk_dflash = drafter("talk-7m", "dflash", "DFlash's drafter for talk-7m, blocks of five tokens")
 talk_dspark = drafter("talk-7m", "dspark", "DSpark's drafter for talk-7m, blocks of five tokens")
 talk_kangaroo = drafter("talk-7m", "kangaroo", "Kangaroo's adapter behind the second layer of talk-7m")
+talk_longspec = drafter("talk-7m", "longspec", "LongSpec's drafter for talk-7m, a window of 64 tokens")
 talk_parallelspec_router = drafter("talk-7m", "eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
 
 

@@ -12,8 +12,6 @@ from specframe.kernel.tree import ALL_DRAWS, Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Target
-
 
 @dataclass(frozen=True)
 class Promise:
@@ -155,7 +153,7 @@ class ApproximateTarget(Protocol):
         """True if it does."""
         ...
 
-    def full(self) -> Target:
+    def full(self) -> Any:
         """A target of its own state around the same weights that reads everything."""
         ...
 

@@ -48,7 +48,7 @@ def test_options_of_a_command(here):
 def test_recipes_by_name_and_path(command, here):
     names = [name for name, _ in shipped_recipes()]
     assert complete([command]) == [*names, "kept/", "mine.yaml"]
-    assert complete([command], "small/lo") == ["small/lookup"]
+    assert complete([command], "small/look") == ["small/lookup"]
     assert complete([command], "mi") == ["mine.yaml"]
     assert complete([command], "ke") == ["kept/deep/", "kept/recipe.yaml"], "one folder alone is opened"
     assert complete([command], "kept/r") == ["kept/recipe.yaml"]

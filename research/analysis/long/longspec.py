@@ -1,8 +1,8 @@
-"""Tau of LongSpec's and EAGLE's drafters on the same prompts: ``python research/analysis/long/longspec.py FILE LONGSPEC EAGLE``.
+"""Tau of LongSpec's and EAGLE's drafters on the same prompts: ``python longspec.py FILE LONGSPEC EAGLE``.
 
-FILE has Spec-Bench's questions, LONGSPEC and EAGLE are folders of drafters for talk-7m that were trained on the same texts. Short
-questions are those of five tasks; long ones are texts to summarise and passages with a question, of which 900 and 1,000 characters
-are kept. Changes to LongSpec's tau are paired by prompt, with 95 % intervals.
+FILE has Spec-Bench's questions, LONGSPEC and EAGLE are folders of drafters for talk-7m that were trained on the same
+texts. Short questions are those of five tasks; long ones are texts to summarise and passages with a question, of which
+900 and 1,000 characters are kept. Changes to LongSpec's tau are paired by prompt, with 95 % intervals.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import max_pool1d, pad
 
+from specframe import InputError
 from specframe.neural import tensor_on
-from specframe.plugin import ChosenSlots, CommittedMemory
+from specframe.plugin import NEWEST_QUERIES, ChosenSlots, CommittedMemory
 
 
 class Ranking:
@@ -76,3 +77,41 @@ class Ranking:
         newer = start + place - taken * size  # [B, K]
         newer = newer.masked_fill(newer >= memory.count[:, None], -1)
         return ChosenSlots(torch.where((place < taken * size)[:, None], older, newer[:, None]))
+
+
+class PromptRanking:
+    """The tokens of prompts, ranked once by votes pooled over neighbours; a prompt's last `window` are seen anyway.
+
+    Raises InputError, in a sight's name, for numbers that do not fit.
+    """
+
+    def __init__(self, name: str, budget: int, window: int, pool: int) -> None:
+        if not 1 <= window <= NEWEST_QUERIES:
+            raise InputError(f"{name}: the window has 1 to {NEWEST_QUERIES} queries, not {window}")
+        if pool < 1 or pool % 2 == 0:
+            raise InputError(f"{name}: pool is an odd number of neighbours, not {pool}")
+        if budget <= window:
+            raise InputError(f"{name}: a budget of {budget} does not exceed the window of {window}, which it holds")
+        self._window, self._pool, self._slots = window, pool, 0
+        self._ranking = Ranking(1, budget)
+
+    def open(self, slots: int) -> None:
+        """Forgets earlier sessions; the next has at most `slots` rows."""
+        self._slots = slots
+        self._ranking.clear()
+
+    def put(self, votes: Tensor, memory: CommittedMemory, first: int) -> None:
+        """Ranks the tokens of the rows from `first` on by their votes, [layers, R, heads of keys, S]."""
+        begins = [max(0, have - self._window) for have in memory.counts[first:]]
+        older = torch.arange(votes.shape[-1], device=votes.device) < tensor_on(votes.device, begins)[:, None]
+        votes = votes * older[:, None]
+        pooled = max_pool1d(votes.flatten(0, 1), self._pool, 1, self._pool // 2).view_as(votes)
+        self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
+
+    def choose(self, memory: CommittedMemory) -> ChosenSlots:
+        """The slots of the tokens ranked best, of the window, and of the answer."""
+        return self._ranking.choose(memory)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._ranking.keep(rows)

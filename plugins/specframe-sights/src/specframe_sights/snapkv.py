@@ -6,12 +6,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool1d
 
-from specframe import InputError
-from specframe.neural import tensor_on
-from specframe.plugin import NEWEST_QUERIES, ChosenSlots, Committed, CommittedMemory
-from specframe_sights.ranking import Ranking
+from specframe.plugin import ChosenSlots, Committed, CommittedMemory
+from specframe_sights.ranking import PromptRanking
 
 
 class SnapKV:
@@ -31,15 +28,8 @@ class SnapKV:
     per_head = queries = True
 
     def __init__(self, *, budget: int = 512, window: int = 32, pool: int = 7) -> None:
-        if not 1 <= window <= NEWEST_QUERIES:
-            raise InputError(f"snapkv: the window has 1 to {NEWEST_QUERIES} queries, not {window}")
-        if pool < 1 or pool % 2 == 0:
-            raise InputError(f"snapkv: pool is an odd number of neighbours, not {pool}")
-        if budget <= window:
-            raise InputError(f"snapkv: a budget of {budget} does not exceed the window of {window}, which it holds")
         self.budget, self.window, self.pool = budget, window, pool
-        self._slots = 0
-        self._ranking = Ranking(1, budget)
+        self._ranking = PromptRanking("snapkv", budget, window, pool)
 
     def smaller(self) -> SnapKV:
         """The same of three tokens, one of them the prompt's last."""
@@ -47,21 +37,14 @@ class SnapKV:
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows; forgets earlier ones."""
-        self._slots = slots
-        self._ranking.clear()
+        self._ranking.open(slots)
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
         """Ranks the tokens of new prompts; otherwise does nothing."""
         if committed.prompt is None:
             return
         first = len(memory.counts) - len(committed.count)
-        counts = memory.counts[first:]
-        begins = [max(0, have - self.window) for have in counts]
-        votes = votes_of(memory, first, self.window)  # [layers, R, heads of keys, S]
-        older = torch.arange(votes.shape[-1], device=votes.device) < tensor_on(votes.device, begins)[:, None]
-        votes = votes * older[:, None]
-        pooled = max_pool1d(votes.flatten(0, 1), self.pool, 1, self.pool // 2).view_as(votes)
-        self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
+        self._ranking.put(votes_of(memory, first, self.window), memory, first)
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots of the tokens ranked best, of the window, and of the answer."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool1d
 
 from specframe import InputError
-from specframe.neural import tensor_on
-from specframe.plugin import NEWEST_QUERIES, ChosenSlots, Committed, CommittedMemory
-from specframe_sights.ranking import Ranking
+from specframe.plugin import ChosenSlots, Committed, CommittedMemory
+from specframe_sights.ranking import PromptRanking
 from specframe_sights.snapkv import shares_of
 
 
@@ -32,17 +30,10 @@ class SpecKV:
     per_head = queries = True
 
     def __init__(self, *, budget: int = 512, lookahead: int = 32, window: int = 32, pool: int = 7) -> None:
-        if not 1 <= window <= NEWEST_QUERIES:
-            raise InputError(f"speckv: the window has 1 to {NEWEST_QUERIES} queries, not {window}")
         if lookahead < 1:
             raise InputError(f"speckv: the lookahead is at least 1 token, not {lookahead}; without, it is `snapkv`")
-        if pool < 1 or pool % 2 == 0:
-            raise InputError(f"speckv: pool is an odd number of neighbours, not {pool}")
-        if budget <= window:
-            raise InputError(f"speckv: a budget of {budget} does not exceed the window of {window}, which it holds")
         self.budget, self.lookahead, self.window, self.pool = budget, lookahead, window, pool
-        self._slots = 0
-        self._ranking = Ranking(1, budget)
+        self._ranking = PromptRanking("speckv", budget, window, pool)
         self._votes = torch.zeros(0)  # [layers, R, heads of keys, S], of new prompts
 
     def smaller(self) -> SpecKV:
@@ -51,8 +42,7 @@ class SpecKV:
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows; forgets earlier ones."""
-        self._slots = slots
-        self._ranking.clear()
+        self._ranking.open(slots)
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
         """Ranks the tokens of new prompts by their own queries; otherwise does nothing."""
@@ -60,22 +50,14 @@ class SpecKV:
             first = len(memory.counts) - len(committed.count)
             shares = shares_of(memory, first, memory.queries[..., -self.window :, :])
             self._votes = torch.stack([layer.amax((2, 3)) for layer in shares])
-            self._rank(memory, first)
+            self._ranking.put(self._votes, memory, first)
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
         """Ranks the tokens of new prompts anew, by the queries [layers, R, heads, T, D] of the likely answers, too."""
         first = len(memory.counts) - queries.shape[1]
         shares = shares_of(memory, first, queries, ahead=queries.shape[3])
         self._votes = torch.maximum(self._votes, torch.stack([layer.amax((2, 3)) for layer in shares]))
-        self._rank(memory, first)
-
-    def _rank(self, memory: CommittedMemory, first: int) -> None:
-        votes = self._votes
-        begins = [max(0, have - self.window) for have in memory.counts[first:]]
-        older = torch.arange(votes.shape[-1], device=votes.device) < tensor_on(votes.device, begins)[:, None]
-        votes = votes * older[:, None]
-        pooled = max_pool1d(votes.flatten(0, 1), self.pool, 1, self.pool // 2).view_as(votes)
-        self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
+        self._ranking.put(self._votes, memory, first)
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots of the tokens ranked best, of the window, and of the answer."""

@@ -42,7 +42,7 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
     teacher = random_teacher(texts.target(dtype=torch.float32), 1, 8)
     asked: list[tuple[Tensor, Tensor]] = []
     plain = drafter.unroll
-    drafter.unroll = lambda f, t: asked.append((f.requires_grad_(), t)) or plain(f, t)
+    drafter.unroll = lambda f, t, places: asked.append((f.requires_grad_(), t)) or plain(f, t, places)
     student = TeacherForced(noise=0.0)(drafter, teacher, 0.0)
     ((features, tokens),) = asked
     assert torch.equal(features, teacher.features["last"][:, :-1])

@@ -43,9 +43,10 @@ OWN_LAYERS = {
     "recipes/long/verified.yaml",
     "recipes/own-layers/del.yaml",
     "recipes/own-layers/swift.yaml",
+    "recipes/small/longspec.yaml",
     "recipes/small/own-layers/kangaroo.yaml",
 }
-"""Recipes that draft with the target's own layers, for which a state cannot forget a token."""
+"""Recipes that draft with the target's own layers or keys, for which a state cannot forget a token."""
 FORGETFUL = {
     "recipes/rasd.yaml": ["drafter.second.remember=false"],
     "recipes/without-training/retrieval.yaml": ["drafter.remember=false"],

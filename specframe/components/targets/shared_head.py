@@ -73,7 +73,7 @@ class Sharing:
         self._head = head
         self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
         self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        probe = torch.tensor([[1], [2]], device=self._embedding.weight.device)
+        probe = torch.tensor([[1], [2]], device=self._embedding.weight.device) % len(self._embedding.weight)
         entry, features, logits = _listen(model, decoder, layers[0], probe)
         with torch.no_grad():
             raw = self._embedding(probe)

@@ -133,16 +133,22 @@ def asked(concurrency: int, options: argparse.Namespace) -> int:
     return max(int(options.requests), int(options.each) * concurrency)
 
 
-def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one load, every answer decoded to its budget."""
-    return server.load(
-        QUESTIONS,
-        requests=asked(concurrency, options),
-        concurrency=concurrency,
-        tokens=options.tokens,
-        temperature=options.temperature,
-        more=["--ignore-eos"],
-    )
+def ask(server: Served, concurrency: int, options: argparse.Namespace, attempts: int = 3) -> dict[str, Any]:
+    """The figures of one load, every answer decoded to its budget; one in which a connection broke is sent again."""
+    try:
+        return server.load(
+            QUESTIONS,
+            requests=asked(concurrency, options),
+            concurrency=concurrency,
+            tokens=options.tokens,
+            temperature=options.temperature,
+            more=["--ignore-eos"],
+        )
+    except RuntimeError as error:
+        if attempts == 1 or "RemoteProtocolError" not in str(error):
+            raise
+        print(f"sent again, {server.url}: {error}", file=sys.stderr, flush=True)
+        return ask(server, concurrency, options, attempts - 1)
 
 
 def goodput(options: argparse.Namespace) -> str:
@@ -176,6 +182,8 @@ def table(options: argparse.Namespace) -> dict[str, Any]:
         servers["llama.cpp, 4 bits"] = stack.enter_context(start_llamacpp(file, slots, 512))
         for concurrency in options.concurrency:
             rows: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
+            for server in servers.values():  # the first load of so many rows allocates what they need
+                ask(server, concurrency, options)
             for turn in range(options.rounds):
                 names = [*servers][turn % len(servers) :] + [*servers][: turn % len(servers)]
                 for name in names:

@@ -203,6 +203,8 @@ def control(options: argparse.Namespace) -> dict[str, Any]:
         }
         for concurrency in options.concurrency:
             rounds, names = Rounds(list(servers)), list(servers)
+            for server in servers.values():  # the first load of so many rows allocates what they need
+                ask(server, concurrency, options)
             for turn in range(options.rounds):
                 first = turn % len(names)
                 for name in names[first:] + names[:first]:

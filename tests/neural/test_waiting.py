@@ -134,3 +134,16 @@ def test_what_waits_is_bounded():
     for number in range(MOST // 100):
         one.commit([50, 50], number, prompt=False)
     assert taken and max(rows * entries for rows, entries in taken) <= MOST
+
+
+def test_a_long_prompt_does_not_wait_with_rows_of_few_entries():
+    one = Follower("eagle", slots=8)
+    taken = calls(one.session)
+    one.commit([2] * 7, 0, prompt=True)
+    one.draft()
+    one.commit([1] * 7, 1, prompt=False)
+    one.commit([1] * 7, 2, prompt=False)  # no draft was asked for
+    one.commit([200], 3, prompt=True)
+    one.commit([1] * 8, 4, prompt=False)
+    one.draft()
+    assert taken == [(7, 2), (7, 2), (1, 200), (8, 1)], "no rectangle of eight rows and 201 entries"

@@ -85,10 +85,11 @@ class Peeking(OwnLayers):
         draft = super().propose(root, tree, context)
         if int(draft.tokens[0, 1]) != 0:
             return draft
-        pieces = self.sight._ranking._pieces
-        self.sight._ranking._pieces = pieces.roll(1, -1)
+        ranking = self.sight._ranking
+        ranking = getattr(ranking, "_ranking", ranking)  # of a prompt's tokens, or of chunks
+        pieces, ranking._pieces = ranking._pieces, ranking._pieces.roll(1, -1)
         again = super().propose(root, tree, context)
-        self.sight._ranking._pieces = pieces
+        ranking._pieces = pieces
         return again
 
 

@@ -9,6 +9,7 @@
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |
+| `rotation`, `turned` | the rotary embedding of positions, and heads turned by it |
 | `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and the fields it copies |
 | `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |

@@ -54,6 +54,20 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
     return config
 
 
+def rotation(rotary: Any, like: Tensor, positions: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of positions [B, T] by transformers' rotary embedding, [B, T, d] each, where `like` is."""
+    if rotary.inv_freq.device != like.device:
+        rotary.to(like.device)
+    cos, sin = rotary(like, positions, **options)
+    return cos, sin
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [.., d] with the rotary embedding of their positions."""
+    one, two = x.chunk(2, -1)
+    return x * cos + torch.cat([-two, one], -1) * sin
+
+
 ALONG_TEXTS = "specframe_along_texts"
 """The name under which transformers' layers find `attend`."""
 
@@ -105,9 +119,6 @@ class DecoderLayer(nn.Module):
         """
         if self.packed and isinstance(cache, SlotCache) and mask is not None and not torch.is_grad_enabled():
             return self._compute(self.packed, x, positions, mask, cache)
-        rotary = self._rotary[0]
-        if rotary.inv_freq.device != x.device:
-            rotary.to(x.device)
         products = x.is_cpu and torch.is_grad_enabled() and self.config._attn_implementation == "sdpa"
         if mask is None and not products:
             steps = 1 if cache is None else 1 + cache.get_seq_length() // x.shape[1]
@@ -121,7 +132,7 @@ class DecoderLayer(nn.Module):
                 attention_mask=mask,
                 position_ids=positions,
                 use_cache=cache is not None,
-                position_embeddings=rotary(x, positions, **self._rotary_options),
+                position_embeddings=rotation(self._rotary[0], x, positions, **self._rotary_options),
                 **{self._cache_name: cache},
             )
         states: Tensor = out[0] if isinstance(out, tuple) else out

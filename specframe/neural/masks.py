@@ -31,11 +31,9 @@ class TextWindow:
     @classmethod
     def checked(cls, name: str, recent: int | None, sinks: int) -> TextWindow | None:
         """The window of a drafter's options; None without one. Raises InputError, in the drafter's name."""
-        if recent is None:
-            return None
-        if recent < 1 or sinks < 0:
+        if sinks < 0 or (recent is not None and recent < 1):
             raise InputError(f"{name}: window must be at least 1 and sinks at least 0, not {recent} and {sinks}")
-        return cls(recent, sinks)
+        return None if recent is None else cls(recent, sinks)
 
     @property
     def slack(self) -> int:

@@ -12,7 +12,18 @@ from torch.nn.functional import pad
 from transformers import AutoModel
 
 from specframe import CompositionError
-from specframe.neural import Blocks, DraftNetwork, DraftSession, Embed, Pending, RowSession, gather, tensor_on
+from specframe.neural import (
+    Blocks,
+    DraftNetwork,
+    DraftSession,
+    Embed,
+    Pending,
+    RowSession,
+    gather,
+    rotation,
+    tensor_on,
+    turned,
+)
 from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
@@ -135,11 +146,7 @@ class Backbone(DraftNetwork, nn.Module):
 
     def rope(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of positions [B, T]: [B, T, d] each."""
-        rotary = self._rotary[0]
-        if rotary.inv_freq.device != like.device:
-            rotary.to(like.device)
-        cos, sin = rotary(like, positions)
-        return cos, sin
+        return rotation(self._rotary[0], like, positions)
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
@@ -242,12 +249,6 @@ def attend(
     mixed = mixed + torch.einsum("bgqast,bgatd->basgqd", shares[..., width:], own_values)
     out: Tensor = attention.o_proj(mixed.flatten(3))
     return out
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [.., d] with the rotary embedding of their positions."""
-    one, two = x.chunk(2, -1)
-    return x * cos + torch.cat([-two, one], -1) * sin
 
 
 def _bare_model(config: PretrainedConfig) -> Any:

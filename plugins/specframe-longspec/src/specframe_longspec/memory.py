@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError
+from specframe.neural import turned
 
 if TYPE_CHECKING:
     from specframe.plugin import NeuralTarget
@@ -52,12 +53,5 @@ class LastLayer:
             )
             if hasattr(attention, "k_norm"):
                 keys = attention.k_norm(keys)
-            cos, sin = rotary(normed, positions)
-            return turned(keys.transpose(1, 2), (cos, sin)), values.transpose(1, 2)
-
-
-def turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads [B, heads, T, d] with the rotary embedding of their positions."""
-    cos, sin = (part[:, None].to(x.dtype) for part in turn)
-    one, two = x.chunk(2, -1)
-    return x * cos + torch.cat([-two, one], -1) * sin
+            cos, sin = (part[:, None].to(keys.dtype) for part in rotary(normed, positions))
+            return turned(keys.transpose(1, 2), cos, sin), values.transpose(1, 2)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from specframe import CompositionError
-from specframe.neural import DraftNetwork, DraftSession, Embed, layer_config
+from specframe.neural import DraftNetwork, DraftSession, Embed, layer_config, rotation, turned
 from specframe.plugin import PairSpec, Predicted
-from specframe_longspec.memory import LastLayer, turned
+from specframe_longspec.memory import LastLayer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -57,7 +57,7 @@ class LongAttention(nn.Module):
 
     def forward(self, x: Tensor, seen: SeenKeys, turn: tuple[Tensor, Tensor]) -> Tensor:
         """The mixed values, [B, T, D] -> [B, T, D]; `turn` are the cosines and sines of the entries' positions."""
-        queries = turned(self.heads(self.q_proj(x)), turn)  # [B, heads, T, d]
+        queries = turned(self.heads(self.q_proj(x)), *turn)  # [B, heads, T, d]
         batch, heads, count, _ = queries.shape
         groups = seen.keys.shape[1]
         queries = queries.reshape(batch, groups, -1, self.size)  # [B, G, Q T, d], Q queries of a head of keys
@@ -127,7 +127,7 @@ class LongNetwork(DraftNetwork, nn.Module):
     def remember(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of entries [B, T, D] at positions [B, T]: [B, heads of keys, T, d] each."""
         normed, attention = self.input_layernorm(x), self.self_attn
-        keys = turned(attention.heads(attention.k_proj(normed)), self.turn(x, positions))
+        keys = turned(attention.heads(attention.k_proj(normed)), *self.turn(x, positions))
         return keys, attention.heads(attention.v_proj(normed))
 
     def forward(self, x: Tensor, own: SeenKeys, memory: SeenKeys) -> Tensor:
@@ -163,11 +163,8 @@ class LongNetwork(DraftNetwork, nn.Module):
         return self.predicted(self(x, own, memory)[:, :, None])
 
     def turn(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [B, T]: [B, T, d] each."""
-        rotary = self._rotary[0]
-        if rotary.inv_freq.device != like.device:
-            rotary.to(like.device)
-        cos, sin = rotary(like, positions)
+        """Cosines and sines of positions [B, T], for heads: [B, 1, T, d] each."""
+        cos, sin = (part[:, None].to(like.dtype) for part in rotation(self._rotary[0], like, positions))
         return cos, sin
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +140,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "draft_efficiency": acceptance.efficiency,
         "nodes": acceptance.drafted / max(acceptance.cycles, 1),
         "nodes_at_most": pipeline.parts.nodes - 1,
-        "costs": asdict(pipeline.parts.costs) if pipeline.parts.costs else None,
+        "costs": pipeline.parts.costs.as_data() if pipeline.parts.costs else None,
         "tokens_per_second": figures.tokens_per_second.median if figures else tokens / clock.seconds["session"],
         "speedup": figures.speedup.median if figures else None,
         "speedup_range": _range(figures.speedup) if figures else None,

@@ -40,6 +40,8 @@ LONGER = (1024, 4096, 8000)
 """Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
 LONGER_SIZES = (1, 2, 4, 8, 16)
 REPEATS, LONGER_REPEATS = 9, 3
+LARGEST = 2**30
+"""Bytes of keys and values beyond which a number of committed tokens is not timed."""
 DRAFTED = 16
 """Tokens that are decoded to time the drafter."""
 
@@ -157,6 +159,8 @@ def _imagined(target: Any, length: int) -> Prompts:
     features = {tap: values[:, :1].expand(-1, length - 1, -1) for tap, values in scores.features.items()}
     target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(text[:, 0]), tree.tokens[:, 0]))
     keys = target.memory().copy(0, 1)  # [2 * layers, heads of keys, 1, D]
+    if keys.nbytes * length > LARGEST:
+        raise InputError(f"{length} tokens' keys and values are too large to be made up")
     noise = torch.Generator().manual_seed(0)
     memory = torch.randn(*keys.shape[:2], length - 1, keys.shape[3], generator=noise).to(keys)
     prefix = KnownPrefix(text[0, :-1].tolist(), memory, features)

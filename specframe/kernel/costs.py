@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from specframe.kernel.errors import InputError
 
@@ -69,6 +70,11 @@ class Costs:
     def of(cls, seconds: Mapping[int, float], draft: float = 0.0) -> Costs:
         """The costs as they were timed, by the number of nodes; more nodes never take less."""
         return cls(tuple(rising(sorted(seconds.items()))), draft)
+
+    def as_data(self) -> dict[str, Any]:
+        """The times as plain data, without what was worked out from them."""
+        names = ("passes", "draft", "rows", "context", "longer", "taken")
+        return {name: getattr(self, name) for name in names}
 
     def behind(self, tokens: int) -> Costs:
         """The same costs behind so many committed tokens, by the line through the timed numbers next to it.

@@ -206,7 +206,7 @@ def long_pipeline(context: int) -> specframe.Pipeline:
     return compose(target=target, drafter={"use": "suffix"}, run={"costs": "measured"})
 
 
-def test_passes_behind_more_tokens_are_timed_without_reading_them(cache):
+def test_passes_behind_more_tokens_are_timed_without_reading_them(cache, monkeypatch):
     target = long_pipeline(1200).parts.target
     target.request(frozenset({"last", "layer.0"}))
     longer = timing.time_longer(target)
@@ -218,6 +218,8 @@ def test_passes_behind_more_tokens_are_timed_without_reading_them(cache):
     target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(1, dtype=torch.int64), tree.tokens[:, 0]))
     assert list(target.memory().counts) == [1024]
     assert timing.time_longer(long_pipeline(512).parts.target) == {}
+    monkeypatch.setattr(timing, "LARGEST", 1000)
+    assert timing.time_longer(target) == {}, "a large model's memory is not made up"
 
 
 def test_costs_behind_more_tokens_are_kept(cache):

@@ -51,6 +51,7 @@ class HFTarget(LoadedModel):
     """Rounding of its keys and values."""
     prompt: PromptSelection | None = None
     """Selection of what it reads of a longer prompt; None: all of it."""
+    _sees = False  # True once its kind is known to score trees behind images rightly
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class HFTarget(LoadedModel):
         check_prompts(prompts, self.context, self.vocab_size)
         prompts = self._shortened(prompts)
         self.parts.require_seeing(self.forward, prompts.inputs)
-        image_probe.check_once(self, prompts)
+        self._sees = self._sees or image_probe.check_once(self, prompts)
         logits, features = state.read_prompts(self.forward, prompts, self._taps, self.parts.vision)
         assert logits is not None  # [A, 1, V]
         state.take(self._cast(features))

@@ -25,21 +25,23 @@ class ImageTarget(TransformersTarget, Protocol):
     computing: HookedForward
 
 
-def check_once(target: ImageTarget, prompts: Prompts) -> None:
+def check_once(target: ImageTarget, prompts: Prompts) -> bool:
     """Compares a tree behind the images of prompts with its paths as texts, outside of the session.
 
-    Costs nothing for prompts of texts, and for a kind of model that passed on this machine before. Raises InputError
-    for one that does not, and for images that cannot be read.
+    Returns whether the kind of model has passed, now or on this machine before: it need not be asked again. Nothing is
+    compared for prompts of texts, or without room for a tree. Raises InputError for a kind that does not pass, and for
+    images that cannot be read.
     """
     if not prompts.inputs or prompts.tokens.shape[1] + len(PARENTS) > target.context:
-        return
+        return False
     note = cache_folder() / "checked" / f"{fingerprint(target, EDITION)}-images"
     if note.exists():
-        return
+        return True
     kind = target.parts.vision.kind
     if not agree(*_logits(target, prompts), tolerance(target)):
         raise InputError(f"{kind} does not score trees behind an image as it scores texts, so leave the image out")
     remember(note, f"{kind} scores trees behind images as it scores each path\n")
+    return True
 
 
 @torch.no_grad()

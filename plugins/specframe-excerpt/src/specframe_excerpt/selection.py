@@ -41,7 +41,7 @@ class Marked:
 
 
 class PromptPieces(Marked):
-    """PromptPieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
+    """Pieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
 
     def __init__(self, tokens: int, chunk: int, question: int) -> None:
         super().__init__()

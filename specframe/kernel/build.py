@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
+from specframe.kernel.folders import recipes_folder
 from specframe.kernel.options import Mismatch, Option, convert, read_options
 from specframe.kernel.recipe import Recipe, dotted
-from specframe.kernel.registry import Registration, Registry, one_line, suggest
+from specframe.kernel.registry import Registration, Registry, load_local, one_line, suggest
 from specframe.kernel.source import Key
-from specframe.kernel.versions import current_name
+from specframe.kernel.versions import current_name, own_packages
 from specframe.kernel.zoo import find_weights, require_model
 
 VERSION = 1
@@ -128,12 +126,12 @@ class _Reader:
                     result.parts[name] = part
             elif required and name not in given:
                 self.problems.append(f"{self.recipe.path}: missing section '{name}'")
-        for name in result.parts.keys() & {"drafter", "target"}:
-            result.parts[name] = self.with_weights(result.parts[name], result.parts.get("target"))
         self.read_losses(data.get("loss") or [], result)
         for name in SETTINGS:
             if data.get(name) is not None or name != "train":  # the train section is optional and slow to import
                 result.settings[name] = self.read_settings(name, data.get(name) or {})
+        for name in result.parts.keys() & {"drafter", "target"}:
+            result.parts[name] = self.with_weights(result.parts[name], result.parts.get("target"))
         return result
 
     def with_weights(self, part: Part, target: Part | None) -> Part:
@@ -185,15 +183,32 @@ class _Reader:
         return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
 
     def find(self, kind: str, name: str, key: Key) -> tuple[Registration, Any]:
-        """The component of a name; local code is looked for in the folder of the file that names it."""
+        """The component of a name.
+
+        Local code is looked for in the folder of the file that names it; named on the command line, in the working
+        folder first.
+        """
         if ".py:" not in name:
-            entry = self.registry.find(kind, name, self.recipe.packages(key))
+            entry = self.registry.find(kind, name, self.preferred(key))
             return entry, entry.load()
         if not self.local_code:
             raise PluginError(f"'{name}' is local code, which --no-local-code forbids")
-        file, _, attribute = name.rpartition(":")
-        entry = Registration(kind, name, f"{file}:{attribute}", "local code", "local")
-        return entry, load_local(self.recipe.near(key, Path(file).expanduser()), attribute)
+        written, _, attribute = name.rpartition(":")
+        file = Path(written).expanduser()
+        near = self.recipe.file(key).parent / file
+        if not self.recipe.overridden(key) or (near.is_file() and not file.is_file()):
+            file = near
+        return Registration(kind, name, f"{written}:{attribute}", "local code", "local"), load_local(file, attribute)
+
+    def preferred(self, key: Key) -> frozenset[str]:
+        """The packages whose components the value at `key` means where others have the name, too.
+
+        Those of the project, for a value of a recipe that comes with it: it goes on working whatever is installed.
+        """
+        folder = recipes_folder()
+        if folder is None or self.recipe.overridden(key):
+            return frozenset()
+        return own_packages() if self.recipe.file(key).resolve().is_relative_to(folder.resolve()) else frozenset()
 
     def read_options(self, entry: Registration, component: Any, values: dict[str, Any], key: Key) -> Part | None:
         before = len(self.problems)
@@ -276,23 +291,3 @@ class _Reader:
         names = result.parts["drafter"].entry.name, result.parts["verifier"].entry.name
         for section, message in misfits(built["drafter"], result.tree, result.verifier, names=names):
             self.report((section,), message)
-
-
-def load_local(file: Path, attribute: str) -> Any:
-    """The component `attribute` of a Python file, a module by its path. Raises PluginError where there is none."""
-    if not file.is_file():
-        raise PluginError(f"{file}: no such Python file")
-    name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
-    try:
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None  # the file ends in .py
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        if not hasattr(module, attribute):
-            raise PluginError(f"{file} has no {attribute!r}")
-        return getattr(module, attribute)
-    except SpecframeError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"{file}:{attribute} cannot be loaded: {one_line(error)}") from error

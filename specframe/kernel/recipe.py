@@ -1,26 +1,20 @@
-"""A recipe: YAML, its parents, overrides from the command line, and where every value came from."""
+"""A recipe: its files' data, overrides from the command line, references resolved, and where every value came from."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from os.path import normpath
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.folders import find_recipe, recipes_folder
-from specframe.kernel.source import UNREADABLE, Key, interpolate, read_source
-from specframe.kernel.versions import own_packages
+from specframe.kernel.source import UNREADABLE, Key, has, keys, merged, read_source
 
-SUFFIXES = (".yaml", ".yml")
-"""Suffixes of parents' names: no other file is opened for a recipe's sake."""
-DEEPEST = 20
-"""Recipes above a recipe."""
 COMMAND_LINE = "command line"
 CRAMPED = re.compile(r"[{,]\s*\w+:[^\s/]")
 """Matches an entry of a YAML mapping that lacks the space after its colon."""
@@ -52,31 +46,13 @@ class Recipe:
         return self.origins.get(key, str(self.path))
 
     def overridden(self, key: Key) -> bool:
-        """Returns whether the value at `key` was given on the command line."""
-        return self.origins.get(key) == COMMAND_LINE
+        """Returns whether the value at `key`, or a section around it, was given on the command line."""
+        return self.origin(key) == COMMAND_LINE
 
-    def near(self, key: Key, file: Path) -> Path:
-        """The file that the value at `key` names, in the folder of the file that the value was written in.
-
-        On the command line it is one of the working folder, or, if there is none, of the recipe's.
-        """
-        near = self._file(key).parent / file
-        return file if self.overridden(key) and (file.is_file() or not near.is_file()) else near
-
-    def _file(self, key: Key) -> Path:
+    def file(self, key: Key) -> Path:
         """The file that the value at `key` was written in; the recipe's own for one of the command line."""
         written, _, line = self.origin(key).rpartition(":")
         return Path(written) if line.isdigit() else self.path
-
-    def packages(self, key: Key) -> frozenset[str]:
-        """The packages whose components the value at `key` means where others have the name, too.
-
-        Those of the project, for a value of a recipe that comes with it: it goes on working whatever is installed.
-        """
-        folder = recipes_folder()
-        if folder is None or self.origin(key) == COMMAND_LINE:
-            return frozenset()
-        return own_packages() if self._file(key).resolve().is_relative_to(folder.resolve()) else frozenset()
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:
@@ -96,7 +72,8 @@ class Recipe:
             raise RecipeError(
                 f'overrides are a list of texts, such as ["sampling.temperature=1"], got {_kind(overrides)}'
             )
-        recipe = _read_file(_home(str(find_recipe(str(path))), str(path)), (), {})
+        source = read_source(str(path))
+        recipe = Recipe(source.path, source.data, source.origins)
         for override in overrides:
             recipe._override(override)
         if not recipe.data:
@@ -147,73 +124,94 @@ class Recipe:
                 node = node[part]
         last = key[-1]
         before = node.get(last) if isinstance(node, dict) else node[last]
-        node[last] = _merged(before, value)
-        self.origins = {k: v for k, v in self.origins.items() if k[: len(key)] != key or _has(self.data, k)}
-        for deeper in [key, *_keys(value, key)]:
+        node[last] = merged(before, value)
+        self.origins = {k: v for k, v in self.origins.items() if k[: len(key)] != key or has(self.data, k)}
+        for deeper in [key, *keys(value, key)]:
             self.origins[deeper] = COMMAND_LINE
 
 
-def _read_file(path: Path, children: tuple[Path, ...], read: dict[Path, Recipe]) -> Recipe:
-    """The recipe of a file with its parents merged in; `read` holds those of the files that were read before."""
-    if path.resolve() in children:
-        raise RecipeError(f"{path}: it extends itself, through {' -> '.join(c.name for c in children)}")
-    if (known := read.get(path.resolve())) is not None:  # a parent of several parents
-        return known
-    if len(children) > DEEPEST:
-        raise RecipeError(f"{path}: it is the parent of too many recipes, one of the other")
-    source = read_source(path, quote=not children)
-    recipe = Recipe(path, source.data, {key: f"{path}:{line}" for key, line in source.lines.items()})
-    parents = recipe.data.pop("extends", None) or []
-    if isinstance(parents, str):
-        parents = [parents]
-    origin = recipe.origin(("extends",))
-    if not isinstance(parents, list) or not all(isinstance(p, str) and p.endswith(SUFFIXES) for p in parents):
-        raise RecipeError(f"{origin}: extends names a recipe file or a list of them, which end in .yaml or .yml")
-    merged = Recipe(path, {})
-    for parent in parents:
-        place = Path(normpath(path.parent / _home(parent, origin)))
-        merged = _laid_over(merged, _read_file(place, (*children, path.resolve()), read))
-    read[path.resolve()] = merged = _laid_over(merged, recipe)
-    return merged
+BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
+"""Matches the beginning of an interpolation; behind a backslash it is text."""
+REFERENCE = re.compile(r"\$\{\s*(\.*)([\w$-]+(?:\.[\w$-]+|\[[\w$-]+\])*)\s*\}")
+"""An interpolation that stands for a value of the recipe: dots at its start count sections upwards."""
+LONGEST = 2**22
+"""Characters of a recipe once its interpolations are written out."""
 
 
-def _laid_over(below: Recipe, above: Recipe) -> Recipe:
-    """The recipe `above`, with its missing values taken from `below`."""
-    merged = _merged(below.data, above.data)
-    origins = {k: v for k, v in (below.origins | above.origins).items() if _has(merged, k)}
-    return Recipe(above.path, merged, origins)
+def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment: bool) -> dict[str, Any]:
+    """The data with its interpolations resolved; `environment` allows OmegaConf's resolvers, such as `oc.env`.
 
-
-def _home(path: str, origin: str) -> Path:
-    """The path, a `~` at its beginning replaced by the home folder."""
+    Raises RecipeError, with the origin of the value, for a reference that does not resolve or is not allowed.
+    """
+    if not environment:
+        _Expansion(data, origin).measure((), data)
     try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise RecipeError(f"{origin}: {path}: there is no such home folder") from error
+        return OmegaConf.to_container(OmegaConf.create(data), resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        key: Key = tuple(re.findall(r"[^.\[\]]+", str(getattr(error, "full_key", None) or "")))
+        raise RecipeError(f"{origin(key)}: {str(error).splitlines()[0]}") from error
 
 
-def _merged(below: Any, above: Any) -> Any:
-    """`above` laid over `below`; a section that changes `use` starts afresh: old options would not fit."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    if "use" in above and below.get("use", above["use"]) != above["use"]:
-        return above
-    result = dict(below)
-    for key, value in above.items():
-        result[key] = _merged(below[key], value) if key in below else value
-    return result
+class _Expansion:
+    """Computes the size of a recipe's expanded references without following them all."""
 
+    def __init__(self, data: dict[str, Any], origin: Callable[[Key], str]) -> None:
+        self.data, self.origin = data, origin
+        self.sizes: dict[Key, int] = {}
+        self.open: set[Key] = set()
 
-def _keys(value: Any, prefix: Key = ()) -> list[Key]:
-    """Returns every key below a value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [key for k, v in items for key in ((*prefix, k), *_keys(v, (*prefix, k)))]
+    def measure(self, key: Key, value: Any) -> int:
+        """The number of characters of the expanded value at a key."""
+        if key in self.sizes:
+            return self.sizes[key]
+        if key in self.open:
+            raise self._error(key, "it refers to itself")
+        self.open.add(key)
+        if isinstance(value, dict):
+            size = sum(len(str(name)) + self.measure((*key, name), entry) for name, entry in value.items())
+        elif isinstance(value, list):
+            size = sum(self.measure((*key, index), entry) for index, entry in enumerate(value))
+        else:
+            size = self._measure_text(key, value) if isinstance(value, str) else 1
+        self.open.remove(key)
+        if size > LONGEST:
+            raise self._error(
+                key, f"it is too long once its references are written out: more than {LONGEST} characters"
+            )
+        self.sizes[key] = size
+        return size
 
+    def _measure_text(self, key: Key, text: str) -> int:
+        size = len(text)
+        for begin in BEGIN.finditer(text):
+            found = REFERENCE.match(text, begin.end() - 2)
+            if found is None:
+                raise self._error(
+                    key,
+                    "only ${section.key} can stand here, another value of the recipe; --allow-env allows "
+                    "${oc.env:NAME} and OmegaConf's other resolvers",
+                )
+            dots = len(found[1])
+            steps = re.findall(r"[\w$-]+", found[2])
+            there, value = self._find((*(key[:-dots] if dots else ()), *steps))
+            size += self.measure(there, value)
+        return size
 
-def _has(data: Any, key: Key) -> bool:
-    for part in key:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
+    def _find(self, steps: tuple[str | int, ...]) -> tuple[Key, Any]:
+        """The key and the value that the steps lead to, or an empty text where there is none: OmegaConf then raises."""
+        key: Key = ()
+        value: Any = self.data
+        for step in steps:
+            if isinstance(value, list) and str(step).isdigit() and int(step) < len(value):
+                step = int(step)
+            elif isinstance(value, dict):
+                step = next((name for name in value if str(name) == str(step)), step)
+                if step not in value:
+                    return (*key, step, ""), ""
+            else:
+                return (*key, step, ""), ""
+            key, value = (*key, step), value[step]
+        return key, value
+
+    def _error(self, key: Key, message: str) -> RecipeError:
+        return RecipeError(f"{self.origin(key)}: {'.'.join(map(str, key))}: {message}")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import re
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from specframe.kernel.contestant import Contestant
-from specframe.kernel.errors import PluginError
+from specframe.kernel.errors import PluginError, SpecframeError
 from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
 from specframe.kernel.layers import PromptSelection, SightPolicy
 from specframe.kernel.store import Store
@@ -136,3 +140,23 @@ class Registry:
             f"(installed: {', '.join(e.name for e in known) or 'none'}"
             + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
         )
+
+
+def load_local(file: Path, attribute: str) -> Any:
+    """The component `attribute` of a Python file, a module by its path. Raises PluginError where there is none."""
+    if not file.is_file():
+        raise PluginError(f"{file}: no such Python file")
+    name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
+    try:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None  # the file ends in .py
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        if not hasattr(module, attribute):
+            raise PluginError(f"{file} has no {attribute!r}")
+        return getattr(module, attribute)
+    except SpecframeError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{file}:{attribute} cannot be loaded: {one_line(error)}") from error

@@ -1,10 +1,9 @@
-"""A recipe's YAML as plain data: the line of every key, and `${section.key}` replaced by the recipe's values."""
+"""The YAML files of a recipe as plain data: a file over its parents, and where every value was written."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
+from specframe.kernel.folders import find_recipe
 
 Key = tuple[str | int, ...]
 """The path to a value: ("loss", 0, "weight")."""
@@ -23,20 +23,70 @@ MOST = 100_000
 """Values of a recipe once its aliases are written out."""
 DEEPEST = 50
 """Levels of sections within sections."""
+SUFFIXES = (".yaml", ".yml")
+"""Suffixes of parents' names: no other file is opened for a recipe's sake."""
+MOST_PARENTS = 20
+"""Recipes above a recipe."""
 UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, TypeError, AttributeError)
 """Errors that YAML raises: its own, and those of Python for a value that its tag does not fit or that is too long."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a file."""
+    """A file's data, perhaps laid over that of its parents."""
 
+    path: Path
     data: dict[str, Any]
-    lines: dict[Key, int]
-    """The line each key stands on; OmegaConf does not keep them."""
+    origins: dict[Key, str]
+    """The place of each value, "file:line"; OmegaConf does not keep the lines."""
+
+    def over(self, below: Source) -> Source:
+        """This one, with its missing values taken from the one below."""
+        data = merged(below.data, self.data)
+        origins = {k: v for k, v in (below.origins | self.origins).items() if has(data, k)}
+        return Source(self.path, data, origins)
 
 
-def read_source(path: Path, quote: bool = True) -> Source:
+def read_source(name: str) -> Source:
+    """The file that a path or a recipe's name means, over its parents.
+
+    Raises RecipeError for a file that is missing, too large or no YAML mapping, and for a circle of parents.
+    """
+    return _read_family(_home(str(find_recipe(name)), name), (), {})
+
+
+def _read_family(path: Path, children: tuple[Path, ...], read: dict[Path, Source]) -> Source:
+    """A file over its parents; `read` holds those that were read before."""
+    if path.resolve() in children:
+        raise RecipeError(f"{path}: it extends itself, through {' -> '.join(c.name for c in children)}")
+    if (known := read.get(path.resolve())) is not None:  # a parent of several parents
+        return known
+    if len(children) > MOST_PARENTS:
+        raise RecipeError(f"{path}: it is the parent of too many recipes, one of the other")
+    own = _read_file(path, quote=not children)
+    parents = own.data.pop("extends", None) or []
+    if isinstance(parents, str):
+        parents = [parents]
+    origin = own.origins.get(("extends",), str(path))
+    if not isinstance(parents, list) or not all(isinstance(p, str) and p.endswith(SUFFIXES) for p in parents):
+        raise RecipeError(f"{origin}: extends names a recipe file or a list of them, which end in .yaml or .yml")
+    below = Source(path, {}, {})
+    for parent in parents:
+        place = Path(normpath(path.parent / _home(parent, origin)))
+        below = _read_family(place, (*children, path.resolve()), read).over(below)
+    read[path.resolve()] = family = own.over(below)
+    return family
+
+
+def _home(path: str, origin: str) -> Path:
+    """The path, a `~` at its beginning replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{origin}: {path}: there is no such home folder") from error
+
+
+def _read_file(path: Path, quote: bool) -> Source:
     """The mapping in a YAML file. Raises RecipeError for a file that is none, with the line.
 
     Without `quote` the error shows none of the file's contents: it may not be meant as a recipe.
@@ -56,7 +106,7 @@ def read_source(path: Path, quote: bool = True) -> Source:
         raise RecipeError(f"{path}{line}: not valid YAML" + (f": {problem}" if quote else "")) from error
     except RecursionError as error:
         raise RecipeError(f"{path}: it is nested too deeply for a recipe") from error
-    return Source(data, _lines(node))
+    return Source(path, data, {key: f"{path}:{line}" for key, line in _lines(node).items()})
 
 
 def _read_text(path: Path) -> str:
@@ -137,88 +187,29 @@ def _lines(node: yaml.Node | None, prefix: Key = ()) -> dict[Key, int]:
     return found
 
 
-BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-"""Matches the beginning of an interpolation; behind a backslash it is text."""
-REFERENCE = re.compile(r"\$\{\s*(\.*)([\w$-]+(?:\.[\w$-]+|\[[\w$-]+\])*)\s*\}")
-"""An interpolation that stands for a value of the recipe: dots at its start count sections upwards."""
-LONGEST = 2**22
-"""Characters of a recipe once its interpolations are written out."""
+def merged(below: Any, above: Any) -> Any:
+    """`above` laid over `below`; a section that changes `use` starts afresh: old options would not fit."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    if "use" in above and below.get("use", above["use"]) != above["use"]:
+        return above
+    result = dict(below)
+    for key, value in above.items():
+        result[key] = merged(below[key], value) if key in below else value
+    return result
 
 
-def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment: bool) -> dict[str, Any]:
-    """The data with its interpolations resolved; `environment` allows OmegaConf's resolvers, such as `oc.env`.
-
-    Raises RecipeError, with the origin of the value, for a reference that does not resolve or is not allowed.
-    """
-    if not environment:
-        _Expansion(data, origin).measure((), data)
-    try:
-        return OmegaConf.to_container(OmegaConf.create(data), resolve=True)  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        key: Key = tuple(re.findall(r"[^.\[\]]+", str(getattr(error, "full_key", None) or "")))
-        raise RecipeError(f"{origin(key)}: {str(error).splitlines()[0]}") from error
+def keys(value: Any, prefix: Key = ()) -> list[Key]:
+    """Returns every key below a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [key for k, v in items for key in ((*prefix, k), *keys(v, (*prefix, k)))]
 
 
-class _Expansion:
-    """Computes the size of a recipe's expanded references without following them all."""
-
-    def __init__(self, data: dict[str, Any], origin: Callable[[Key], str]) -> None:
-        self.data, self.origin = data, origin
-        self.sizes: dict[Key, int] = {}
-        self.open: set[Key] = set()
-
-    def measure(self, key: Key, value: Any) -> int:
-        """The number of characters of the expanded value at a key."""
-        if key in self.sizes:
-            return self.sizes[key]
-        if key in self.open:
-            raise self._error(key, "it refers to itself")
-        self.open.add(key)
-        if isinstance(value, dict):
-            size = sum(len(str(name)) + self.measure((*key, name), entry) for name, entry in value.items())
-        elif isinstance(value, list):
-            size = sum(self.measure((*key, index), entry) for index, entry in enumerate(value))
-        else:
-            size = self._measure_text(key, value) if isinstance(value, str) else 1
-        self.open.remove(key)
-        if size > LONGEST:
-            raise self._error(
-                key, f"it is too long once its references are written out: more than {LONGEST} characters"
-            )
-        self.sizes[key] = size
-        return size
-
-    def _measure_text(self, key: Key, text: str) -> int:
-        size = len(text)
-        for begin in BEGIN.finditer(text):
-            found = REFERENCE.match(text, begin.end() - 2)
-            if found is None:
-                raise self._error(
-                    key,
-                    "only ${section.key} can stand here, another value of the recipe; --allow-env allows "
-                    "${oc.env:NAME} and OmegaConf's other resolvers",
-                )
-            dots = len(found[1])
-            steps = re.findall(r"[\w$-]+", found[2])
-            there, value = self._find((*(key[:-dots] if dots else ()), *steps))
-            size += self.measure(there, value)
-        return size
-
-    def _find(self, steps: tuple[str | int, ...]) -> tuple[Key, Any]:
-        """The key and the value that the steps lead to, or an empty text where there is none: OmegaConf then raises."""
-        key: Key = ()
-        value: Any = self.data
-        for step in steps:
-            if isinstance(value, list) and str(step).isdigit() and int(step) < len(value):
-                step = int(step)
-            elif isinstance(value, dict):
-                step = next((name for name in value if str(name) == str(step)), step)
-                if step not in value:
-                    return (*key, step, ""), ""
-            else:
-                return (*key, step, ""), ""
-            key, value = (*key, step), value[step]
-        return key, value
-
-    def _error(self, key: Key, message: str) -> RecipeError:
-        return RecipeError(f"{self.origin(key)}: {'.'.join(map(str, key))}: {message}")
+def has(data: Any, key: Key) -> bool:
+    """Returns whether there is a value at a key."""
+    for part in key:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True

@@ -177,7 +177,22 @@ def test_local_code_lies_in_the_folder_of_the_file_that_names_it(tmp_path):
     parents, childs = found("r.yaml"), found("own.yaml")
     assert (parents.name, childs.name) == ("parent", "child")
     assert parents.__module__ != childs.__module__, "one would replace the other where modules are looked up"
-    assert found("r.yaml", "drafter.use=./mine.py:Mine").name == "child"
+    for override in ("drafter.use=./mine.py:Mine", "drafter=./mine.py:Mine"):
+        assert found("r.yaml", override).name == "child"
+
+
+@pytest.mark.parametrize("override", ["drafter.use=./mine.py:Mine", "drafter=./mine.py:Mine"])
+def test_local_code_of_the_command_line_lies_in_the_working_folder(override, tmp_path, monkeypatch):
+    for folder in ("recipes", "work"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(
+            "from specframe.plugin import Promise\nclass Mine:\n    promise = Promise(frozenset(), 1)\n"
+            f"    name = {folder!r}\n    def __init__(self): ...\n"
+        )
+    (tmp_path / "recipes" / "r.yaml").write_text(GOOD)
+    monkeypatch.chdir(tmp_path / "work")
+    read = Recipe.read(tmp_path / "recipes" / "r.yaml", [override])
+    assert plan(read, discover()).parts["drafter"].component.name == "work"
 
 
 def test_local_code_without_the_component_is_one_sentence(tmp_path, capsys):

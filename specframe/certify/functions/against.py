@@ -45,8 +45,8 @@ from specframe.certify.compositions.enumeration import EnumerationProgress, Outc
 from specframe.certify.functions.patches import forking
 from specframe.certify.functions.replay import BranchReplay, replay_outcomes
 from specframe.components.targets.table import TableTarget
-from specframe.kernel.build import load_local
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
+from specframe.kernel.registry import load_local
 from specframe.kernel.types import Draw
 
 NEARLY = 1e-6

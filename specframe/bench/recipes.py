@@ -11,10 +11,9 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specframe.bench.contest.contest import Contest
+from specframe.bench.contest.contest import Contest, InProcess, RoundRunner
 from specframe.bench.contest.contestants import Selection, is_recipe, plan_roster
 from specframe.bench.contest.datasets import SHIPPED, read_sets
-from specframe.bench.contest.engines import InProcess, RoundRunner
 from specframe.bench.contest.runner import Step
 from specframe.bench.contest.settings import Terms
 from specframe.bench.figures.journal import Journal

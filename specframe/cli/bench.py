@@ -157,7 +157,7 @@ def bench(
 
 def _print(report: BenchReport, *, as_json: bool) -> None:
     from specframe.bench.report import NO_PLOTS, can_draw
-    from specframe.bench.table import print_table
+    from specframe.bench.tables import print_table
 
     if turns := report.results["skipped"]["turns"]:
         print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)

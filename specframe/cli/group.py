@@ -36,9 +36,9 @@ COMMANDS = {
     "new": "write a plugin package: a small working component of a kind, and its tests",
     "completion": "print the script by which bash, zsh or fish completes commands, recipes and overrides",
 }
-"""The built-in commands: each is a click command in the module of its name in this package."""
-MODULES = {"import": "imports"}
-"""The modules of commands whose names cannot be a module's."""
+"""The built-in commands: each is a click command, most in the module of its name in this package."""
+PLACES = {"export": "interchange:export", "import": "interchange:imports"}
+"""Commands in a module of another name: the module, and their name there."""
 PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-retrieval"}
 """Commands of this project that have a package of their own."""
 TRY = {
@@ -142,8 +142,8 @@ def _load(ctx: click.Context, name: str) -> click.Command:
     from specframe.kernel.errors import PluginError
 
     if name in COMMANDS:
-        module = MODULES.get(name, name)
-        command = getattr(import_module(f"specframe.cli.{module}"), module)
+        module, _, attribute = PLACES.get(name, f"{name}:{name}").partition(":")
+        command = getattr(import_module(f"specframe.cli.{module}"), attribute)
     elif (entry := plugin_commands().get(name)) is not None:
         command = entry.load()
     elif name in PACKAGES:

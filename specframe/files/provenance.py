@@ -1,4 +1,4 @@
-"""run.json: how a result was made, so that it can be made again."""
+"""run.json: how a result was made, so that it can be made again; and the record of a drafter's training."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from specframe.files.text import redact
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.recipe import dotted
-from specframe.neural.weights.checkpoint import replacing
+from specframe.neural.weights.checkpoint import locate, replacing
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
+PROVENANCE = "specframe.json"
+"""Record of an exported or imported folder's origin."""
+TRAINED = "train*.json"
 
 
 def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -73,6 +76,34 @@ def describe_hardware() -> dict[str, Any]:
     }
 
 
+def read_training(weights: str | Path) -> dict[str, Any]:
+    """The records of training, by file: the folder's own train.json, or those that went along with an export or import.
+
+    Empty where nothing is recorded. Raises WeightsError where there is no folder.
+    """
+    folder = locate(weights)
+    found = {path.name: _without_losses(_read(path)) for path in sorted(folder.glob(TRAINED))}
+    figures = _read(folder / PROVENANCE).get("figures")
+    carried = figures.get("trained") if isinstance(figures, dict) else None
+    return {name: record for name, record in found.items() if record} or (carried if isinstance(carried, dict) else {})
+
+
+def claimed(weights: str | Path | None) -> list[float]:
+    """Returns how often the first choice was the target's, by depth of a chain, in the best validation.
+
+    Empty where nothing is recorded.
+    """
+    if weights is None:
+        return []
+    try:
+        record, *_ = read_training(weights).values()
+        best = max(record["validations"], key=lambda figures: figures["tau"])
+        names = [f"accuracy.{level}" for level in range(1, len(best) + 1)]
+        return [float(best[name]) for name in names if name in best]
+    except (LookupError, TypeError, ValueError, SpecframeError):
+        return []
+
+
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
     write_text(path, json.dumps(data, indent=2, default=str) + "\n")
@@ -115,3 +146,16 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none to be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _without_losses(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "losses"}

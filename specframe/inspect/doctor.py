@@ -9,7 +9,7 @@ import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.files.trained import claimed
+from specframe.files.provenance import claimed
 from specframe.inspect.doctor_variants import BETTER, TargetReading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import NeuralTarget, text_of

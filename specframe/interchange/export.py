@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from specframe.files.provenance import describe_run, write_json
-from specframe.files.trained import PROVENANCE, read_training
+from specframe.files.provenance import PROVENANCE, describe_run, read_training, write_json
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError

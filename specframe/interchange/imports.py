@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.files.provenance import describe_run, write_json
-from specframe.files.trained import PROVENANCE, read_training
+from specframe.files.provenance import PROVENANCE, describe_run, read_training, write_json
 from specframe.interchange.pickles import convert, pickled
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import InputError, WeightsError

@@ -1,14 +1,17 @@
-"""Schedule of a training run, as pure functions of the step: nothing to save, nothing to restore."""
+"""Schedule of a training run, random numbers included, by the step alone: nothing to save, nothing to restore."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -194,3 +197,31 @@ def mix(*numbers: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
         state ^= state >> 31
     return state >> 1
+
+
+def seed_generators(number: int, step: int, rank: int, device: torch.device) -> None:
+    """Seeds Python, numpy and torch for one step of one process.
+
+    So a step's draws depend on no earlier step, and a resumed run continues exactly as an uninterrupted one, with no
+    generator state to save.
+    """
+    mixed = mix(number, step, rank) % 2**32
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.default_generator.manual_seed(mixed)  # torch.manual_seed takes milliseconds where CUDA is absent
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(mixed)
+
+
+@contextmanager
+def borrowed_generators(device: torch.device) -> Iterator[None]:
+    """Puts the generators back as they were at the end of the with block."""
+    python, numbers = random.getstate(), np.random.get_state()
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)

@@ -25,10 +25,11 @@ from specframe.kernel.training import (
 )
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
-from specframe.training import precision, randomness, state, texts
+from specframe.training import precision, state, texts
 from specframe.training.processes import Processes
 from specframe.training.progress import Silent, Together
 from specframe.training.report import Report
+from specframe.training.schedule import borrowed_generators
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
 from specframe.training.teaching import (
@@ -109,7 +110,7 @@ def prepared(
     processes = Processes(target.device)
     with (
         _held(settings.out, processes),
-        randomness.borrowed(target.device),
+        borrowed_generators(target.device),
         precision.prepared(settings, drafter.module),
     ):
         reader = target.processor if isinstance(target, SeeingTarget) and target.image_tokens else None

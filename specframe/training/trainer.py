@@ -17,11 +17,11 @@ from specframe.files.provenance import write_json
 from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.training import SteppedRollout, Trainable
-from specframe.training import precision, randomness, state
+from specframe.training import precision, state
 from specframe.training.processes import Interruption, Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
-from specframe.training.schedule import End, MixedOrder, Order, ends_of, learning_rate, progress
+from specframe.training.schedule import End, MixedOrder, Order, ends_of, learning_rate, progress, seed_generators
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching
@@ -119,7 +119,7 @@ class Trainer:
     def take(self, step: int) -> None:
         """One optimizer step. Nothing here waits for the device."""
         settings = self.settings
-        randomness.seed(settings.seed, step, self.processes.rank, self.device)
+        seed_generators(settings.seed, step, self.processes.rank, self.device)
         self.module.train()
         if isinstance(settings.rollout, SteppedRollout):
             settings.rollout.begin(step, self.total)
@@ -196,7 +196,7 @@ class Trainer:
     def _validate(self) -> None:
         """Measures on the held-back texts, and keeps the drafter when it is the best so far."""
         settings, ledger = self.settings, self.ledger
-        randomness.seed(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
+        seed_generators(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
         self.module.eval()
         batches = torch.split(torch.arange(len(self.held.texts)), settings.batch)
         with precision.autocast(settings, self.device), torch.no_grad():

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-from specframe.bench.contest.contest import Contest
+from specframe.bench.contest.contest import Contest, InProcess
 from specframe.bench.contest.contestants import Selection, plan_roster
 from specframe.bench.contest.datasets import read_sets
-from specframe.bench.contest.engines import InProcess
 from specframe.bench.contest.settings import Terms
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench

@@ -9,8 +9,7 @@ from itertools import islice
 
 import pytest
 
-from specframe.bench.contest.datasets import FOLDER, Question, read_sets, spread
-from specframe.bench.contest.edits import MISSPELT, edits
+from specframe.bench.contest.datasets import FOLDER, MISSPELT, Question, edits, read_sets, spread
 from specframe.components.drafters.automaton import SuffixAutomaton
 from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specframe.cli.group import COMMANDS, MODULES, TRY
+from specframe.cli.group import COMMANDS, PLACES, TRY
 from specframe.cli.main import main
 from specframe.cli.render.figures import print_figures, print_place
 from specframe.files.text import counted, open_console
@@ -148,8 +148,8 @@ def test_help_imports_one_command_at_most_and_no_torch(words):
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.split())
-    modules = {f"specframe.cli.{MODULES.get(name, name)}" for name in COMMANDS}
-    own = {f"specframe.cli.{MODULES.get(name, name)}" for name in words[:1]}
+    places = {name: PLACES.get(name, name).partition(":")[0] for name in (*COMMANDS, *words)}
+    modules, own = ({f"specframe.cli.{places[name]}" for name in names} for names in (COMMANDS, words[:1]))
     assert loaded & modules == own & modules and not loaded & {"torch", "transformers", "uvicorn"}
 
 

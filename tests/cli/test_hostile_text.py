@@ -12,7 +12,7 @@ import pytest
 from specframe.bench.figures.comparison import compare, print_comparison
 from specframe.bench.figures.summary import summarise
 from specframe.bench.report import write_report
-from specframe.bench.table import print_table
+from specframe.bench.tables import print_table
 from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate, print_function
 from specframe.cli.render.figures import print_figures, print_place

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import specframe
 from specframe.cli.main import main
-from specframe.files.trained import claimed
+from specframe.files.provenance import claimed
 from specframe.inspect.doctor import examine
 from specframe.neural.weights.checkpoint import locate
 

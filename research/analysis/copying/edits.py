@@ -15,7 +15,7 @@ from statistics import quantiles
 import torch
 
 from specframe import Pipeline, Sampling, load
-from specframe.bench.contest.edits import edits
+from specframe.bench.contest.datasets import edits
 from specframe.plugin import Committed, Context, Drafter, Prompts, TokenTree
 from specframe.sampling.random import SeededRandom
 

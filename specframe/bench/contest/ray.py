@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from specframe.bench.contest.contest import describe_worker
 from specframe.bench.contest.contestants import Selection, plan_roster
-from specframe.bench.contest.engines import describe_worker
 from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round
 from specframe.bench.contest.settings import Terms

@@ -8,7 +8,7 @@ import pytest
 from specframe.bench.figures.summary import _notes, summarise
 from specframe.bench.format import format_output
 from specframe.bench.report import write_report
-from specframe.bench.table import print_table
+from specframe.bench.tables import print_table
 from specframe.kernel.errors import InputError
 from tests.bench.report.synthetic import World, contestant, results, run
 

@@ -15,7 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
 from specframe.cli.main import main
-from specframe.files.trained import claimed
+from specframe.files.provenance import claimed
 from specframe_zoo import talk_eagle
 from tests.repo.repository import ROOT
 

@@ -1,8 +1,9 @@
-"""`specframe export RECIPE --to FORM`: the recipe's drafter as another program reads it."""
+"""`specframe export RECIPE --to FORM`, `specframe import RECIPE --out FOLDER`: drafters of and for other programs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,31 @@ def export(plan: Plan, form: str, out: Path | None, as_json: bool) -> int:
         print(json.dumps({**found, "command": command}))
         return 0
     print(f"{folder}: {numbers:,} numbers, as {form} reads them")
-    width = max(len(word) for word, _ in made.checklist)
-    for word, meaning in made.checklist:
-        print(f"  {word:<{width}}  {meaning}")
+    _print_checklist(made.checklist)
     if command:
         print(command)
     return 0
+
+
+@recipe_command
+@click.option("--out", required=True, type=PATH, metavar="FOLDER", help="where to write it")
+@json_option("print folder, size and checklist as one JSON object")
+def imports(plan: Plan, out: Path, as_json: bool) -> int:
+    """Read a published drafter, check that it fits the recipe's target, and write it as specframe stores it."""
+    from specframe.interchange.imports import bring_in
+
+    found = bring_in(plan, out)
+    if as_json:
+        print(json.dumps({"folder": str(out), "numbers": found.numbers, "checklist": dict(found.checklist)}))
+        return 0
+    print(f"{out}: {found.numbers:,} numbers, as {found.name} reads them")
+    _print_checklist(found.checklist)
+    print(f"drafter.weights={out}")
+    return 0
+
+
+def _print_checklist(checklist: Sequence[tuple[str, str]]) -> None:
+    """Prints words and their meanings in two columns."""
+    width = max(len(word) for word, _ in checklist)
+    for word, meaning in checklist:
+        print(f"  {word:<{width}}  {meaning}")

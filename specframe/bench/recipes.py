@@ -12,10 +12,10 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specframe.bench.contest.contest import Contest, InProcess, RoundRunner
-from specframe.bench.contest.contestants import Selection, is_recipe, plan_roster
+from specframe.bench.contest.contestants import Selection, is_recipe, plan_contestants
 from specframe.bench.contest.datasets import SHIPPED, read_sets
 from specframe.bench.contest.runner import Step
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
@@ -91,8 +91,10 @@ def bench(
     names = [contestants] if isinstance(contestants, str) else list(contestants)
     sets = [data] if isinstance(data, str) else list(data)
     selection = Selection(with_opponents(names), tuple(overrides), assistant, local_code, tuple(vary), False)
-    terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, check=check, run_code=run_code)
-    return run_bench(selection, terms, sets, Path(out), fresh=fresh)
+    settings = ContestSettings(
+        batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, check=check, run_code=run_code
+    )
+    return run_bench(selection, settings, sets, Path(out), fresh=fresh)
 
 
 def with_opponents(names: Sequence[str]) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ def with_opponents(names: Sequence[str]) -> tuple[str, ...]:
 
 def run_bench(
     selection: Selection,
-    terms: Terms,
+    settings: ContestSettings,
     sets: Sequence[str],
     out: Path,
     *,
@@ -114,13 +116,13 @@ def run_bench(
 
     All that can be checked is checked before models load. Remarks and progress go to standard error.
     """
-    roster = plan_roster(selection, discover())
-    for name, why in roster.misfits.items():
+    planned = plan_contestants(selection, discover())
+    for name, why in planned.misfits.items():
         _report(f"{name} takes no part: {why}")
-    questions = read_sets(sets, terms.check)
+    questions = read_sets(sets, settings.check)
     with writing(out):
-        roster.load(terms.batch)
-        contest = Contest(roster, terms)
+        planned.load(settings.batch)
+        contest = Contest(planned, settings)
         contest.choose(questions)
         if contest.skipped:
             _report(f"{counted(contest.skipped, 'prompt')} too long for the context: left out")
@@ -157,7 +159,7 @@ def _report(text: str) -> None:
 @contextmanager
 def _progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
     """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
-    entrants = contest.roster.entrants
+    entrants = contest.contestants.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)
     columns = (

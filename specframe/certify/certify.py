@@ -10,14 +10,14 @@ from typing import Any
 
 from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
-from specframe.certify.compositions.batch import COMPANIES, LEAVES, SIZES, Accompanied
+from specframe.certify.compositions.batch import BATCHES, LEAVES, SIZES, Accompanied
 from specframe.certify.compositions.controls import Parent, WrongBonus, defects
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
 from specframe.certify.compositions.shortcuts import check_search, check_shortcuts
-from specframe.certify.compositions.shrink import ladder, reduced
-from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Miniature, small_sampling
+from specframe.certify.compositions.shrink import reduced, smaller_versions
+from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, SmallComposition, small_sampling
 from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
@@ -39,7 +39,7 @@ PLAIN = Sampling(temperature=1.0)
 
 
 def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
-    """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in miniature.
+    """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in small form.
 
     Cases: a row between two others that are admitted before and after it, because a part may mix rows up; the recipe's
     sampling over `seeds` targets; the same with an end of sequence; the same behind texts that are certain, which lead
@@ -48,7 +48,7 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
     with a fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A
     composition that promises to be lossless and fails a case is not looked at any further.
     """
-    certifier = _Certifier(ladder(Miniature.of(plan)), budget, seeds, listener)
+    certifier = _Certifier(smaller_versions(SmallComposition.of(plan)), budget, seeds, listener)
     settings: SamplingSettings = plan.settings["sampling"]
     promised = plan.parts["verifier"].build().lossless
     cases: list[Case] = []
@@ -66,7 +66,7 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
         audit=None if interrupted else certifier.audit(),
         interrupted=interrupted,
         reach=certifier.reach,
-        drafts=(certifier.ladder[0].promise.nodes or 2) > 1,
+        drafts=(certifier.versions[0].promise.nodes or 2) > 1,
         shortcuts=() if interrupted or not promised else tuple(certifier.shortcuts(settings)),
         guarantees=() if interrupted or promised else tuple(certifier.guarantees(settings)),
         approximate=will_approximate(plan.parts["target"]),
@@ -75,11 +75,11 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
 
 @dataclass
 class _Certifier:
-    ladder: list[Miniature]
+    versions: list[SmallComposition]
     budget: int
     seeds: int
     listener: Listener | None
-    rung: int = 1
+    version: int = 1
     """The largest of the smaller compositions that was not found to be too large yet."""
     reach: Reach = field(default_factory=Reach)
     """Reach of the guided texts so far."""
@@ -104,7 +104,7 @@ class _Certifier:
         label = f"temperature {settings.temperature:g}" + (", truncated" if truncated else "")
         kind = "penalties" if settings.grammar is None else "a grammar"
         found = {label + (f", with {kind}" if own.processors else ""): own}
-        laws = (self.ladder[-1].emission("", own, seed=seed).target_law() for seed in range(self.seeds))
+        laws = (self.versions[-1].emission("", own, seed=seed).target_law() for seed in range(self.seeds))
         if all(len(law) == 1 for law in laws):
             found["temperature 1"] = replace(PLAIN, processors=own.processors)
         return found
@@ -112,53 +112,53 @@ class _Certifier:
     def case(self, name: str, sampling: Sampling, *, seed: int, eos: int | None = None) -> Iterator[Case]:
         """The case with the recipe's own tree, and the first smaller one that is exhausted if that was too large."""
 
-        def run(miniature: Miniature, suffix: str, budget: int) -> Case:
-            emission = miniature.emission(name + suffix, sampling, seed=seed, eos=eos)
-            return self.as_case(emission, self.compare(emission, budget), miniature)
+        def run(small: SmallComposition, suffix: str, budget: int) -> Case:
+            emission = small.emission(name + suffix, sampling, seed=seed, eos=eos)
+            return self.as_case(emission, self.compare(emission, budget), small)
 
-        own = run(self.ladder[0], "", self.budget // 5)
+        own = run(self.versions[0], "", self.budget // 5)
         yield own
-        while not own.settled and self.rung < len(self.ladder):
-            small = run(self.ladder[self.rung], REDUCED, self.budget)
-            if small.settled or self.rung + 1 == len(self.ladder):
+        while not own.settled and self.version < len(self.versions):
+            small = run(self.versions[self.version], REDUCED, self.budget)
+            if small.settled or self.version + 1 == len(self.versions):
                 yield small
                 return
-            self.rung += 1
+            self.version += 1
 
     def among_others(self, label: str, sampling: Sampling) -> Iterator[Case]:
         """A row with others, whose random numbers are different ones every time; at last with one other alone."""
-        company, rung = 0, 1
-        while company < COMPANIES and rung < len(self.ladder):
-            case = self.in_company(f"{label}, among other rows {company + 1}", sampling, company, rung)
-            if case.settled or rung + 1 == len(self.ladder):
+        batch, version = 0, 1
+        while batch < BATCHES and version < len(self.versions):
+            case = self.in_batch(f"{label}, among other rows {batch + 1}", sampling, batch, version)
+            if case.settled or version + 1 == len(self.versions):
                 yield case
-                company += 1
+                batch += 1
             else:
-                rung += 1
+                version += 1
         # An earlier row left then; elsewhere it may leave too late.
         yield self.behind_first_cycle(f"{label}, after another row left", sampling, LEAVES)
-        pair = self.in_company(f"{label}, with one other row", sampling, COMPANIES, -1)
+        pair = self.in_batch(f"{label}, with one other row", sampling, BATCHES, -1)
         yield replace(pair, partly=True)
         for place, rows in enumerate(SIZES):
-            yield self.behind_first_cycle(f"{label}, in a batch of {rows} rows", sampling, COMPANIES + 1 + place, FEW)
+            yield self.behind_first_cycle(f"{label}, in a batch of {rows} rows", sampling, BATCHES + 1 + place, FEW)
 
-    def in_company(self, name: str, sampling: Sampling, company: int, rung: int) -> Case:
+    def in_batch(self, name: str, sampling: Sampling, batch: int, version: int) -> Case:
         """A row of one of the smaller compositions with others."""
-        miniature = self.ladder[rung]
-        emission = miniature.emission(name, sampling)
-        accompanied = Accompanied.of(emission, company)
+        small = self.versions[version]
+        emission = small.emission(name, sampling)
+        accompanied = Accompanied.of(emission, batch)
         # A batch of two rows has one branch.
         comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
-        return replace(self.as_case(emission, comparison, miniature), among_others=True)
+        return replace(self.as_case(emission, comparison, small), among_others=True)
 
-    def behind_first_cycle(self, name: str, sampling: Sampling, company: int, branches: int | None = None) -> Case:
+    def behind_first_cycle(self, name: str, sampling: Sampling, batch: int, branches: int | None = None) -> Case:
         """Two tokens behind a certain first cycle; one where the branches, a few at most, run one at a time."""
-        miniature, free = self.ladder[-1], 1 if branches else 2
-        text = guide(partial(miniature.emission, "", sampling))
+        small, free = self.versions[-1], 1 if branches else 2
+        text = guide(partial(small.emission, "", sampling))
         certain = text.tokens[: text.before(2)]
-        accompanied = Accompanied.of(forced(miniature.emission(name, sampling), certain, free), company)
+        accompanied = Accompanied.of(forced(small.emission(name, sampling), certain, free), batch)
         comparison = self.compare(accompanied, branches, rows=1 if branches else 4096)
-        case = self.as_case(accompanied, comparison, miniature)
+        case = self.as_case(accompanied, comparison, small)
         return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
 
     def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
@@ -210,9 +210,9 @@ class _Certifier:
         return replace(case, forced=len(text), tokens=free)
 
     @property
-    def whole(self) -> Miniature:
+    def whole(self) -> SmallComposition:
         """The recipe's own composition; where a draft's cost decides, one so low that all nodes pay."""
-        own = self.ladder[0]
+        own = self.versions[0]
         return own if own.costs is None else replace(own, costs=CHEAP)
 
     def guided(self, sampling: Sampling) -> Guide:
@@ -222,7 +222,7 @@ class _Certifier:
         return self.texts[sampling]
 
     def behind(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
-        """The composition's emission behind a certain text; options as in `Miniature.emission`."""
+        """The composition's emission behind a certain text; options as in `SmallComposition.emission`."""
         return forced(self.whole.emission(name, sampling, **options), text, free)
 
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
@@ -238,7 +238,7 @@ class _Certifier:
             decode(self.behind("", sampling, self.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
                 decode(self.whole.emission("", sampling, seed=seed), keep)
-        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB) + check_search(self.ladder[0])
+        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB) + check_search(self.versions[0])
 
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields broken copies of the composition; each must fail.
@@ -246,14 +246,14 @@ class _Certifier:
         A copy may have nothing to do wrong over one target, such as after a refusal where all drafts are accepted: then
         it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
         """
-        small = self.ladder[self.rung]
+        small = self.versions[self.version]
         for name, broken in defects():
             differed: list[bool] = []
             lengths = (2, 3, LENGTH)  # a refusal may come late
             for share, length, seed in product((5, 1), lengths, range(self.seeds)):
-                miniature = replace(small, length=length)
-                emission = broken(partial(miniature.emission, f"control: {name}", PLAIN, seed=seed), differed)
-                case = self.as_case(emission, self.compare(emission, self.budget // share), miniature)
+                small = replace(small, length=length)
+                emission = broken(partial(small.emission, f"control: {name}", PLAIN, seed=seed), differed)
+                case = self.as_case(emission, self.compare(emission, self.budget // share), small)
                 if not case.exact or case.comparison.enumeration.interrupted:
                     break
             if any(differed):
@@ -273,11 +273,11 @@ class _Certifier:
     def guarantees(self, settings: SamplingSettings) -> Iterator[Guarantee]:
         """Properties that a lossy composition keeps, over a tree that can be exhausted."""
         hot = list(self.samplings(settings).values())[-1]
-        yield from guarantees(partial(self.ladder[self.rung].emission, sampling=hot), self.compare)
+        yield from guarantees(partial(self.versions[self.version].emission, sampling=hot), self.compare)
 
     def audit(self) -> Audit:
         """The drafter audit, which names the guilty slot when a recorded law is wrong."""
-        emission = self.ladder[self.rung].emission("audit", PLAIN)
+        emission = self.versions[self.version].emission("audit", PLAIN)
         return audit_drafts(emission.parts, PLAIN, prompt=emission.prompt, budget=self.budget, alone=ALONE)
 
     def compare(self, emission: Emission, budget: int | None = None, rows: int = 4096) -> Comparison:
@@ -289,6 +289,6 @@ class _Certifier:
 
         return emission.compare(budget=max(1, budget or self.budget), rows=rows, alone=ALONE, progress=progress)
 
-    def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
+    def as_case(self, emission: Emission, comparison: Comparison, small: SmallComposition) -> Case:
         """The comparison with the reductions made for it."""
-        return Case(emission.name, comparison, reduced(self.ladder[0], miniature), miniature.length)
+        return Case(emission.name, comparison, reduced(self.versions[0], small), small.length)

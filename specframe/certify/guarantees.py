@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specframe.certify.certificate import EXACT, Guarantee
-from specframe.certify.compositions.batch import COMPANIES, Accompanied
+from specframe.certify.compositions.batch import BATCHES, Accompanied
 from specframe.certify.compositions.emission import Comparison, Emission, distance
 from specframe.certify.real import chain_tree
 from specframe.decoding.pipeline import Pipeline
@@ -41,9 +41,9 @@ def guarantees(make: Callable[..., Emission], compare: Compare) -> Iterator[Guar
     watched = replace(emission, watch=lambda cycle: aliens.append(has_alien(cycle, emission.sampling)))
     alone = compare(watched)
     yield _guarantee(ORIGIN, not any(aliens), alone)
-    company = _in_company(emission, compare)
-    same = [distance(alone.enumeration.law, each.enumeration.law) < EXACT for each in company]
-    yield _guarantee(APART, all(same), *company)
+    batch = _in_batches(emission, compare)
+    same = [distance(alone.enumeration.law, each.enumeration.law) < EXACT for each in batch]
+    yield _guarantee(APART, all(same), *batch)
     if isinstance(emission.parts().verifier, Relaxed):
         strict = compare(make(STRICT, broken=_strict))
         yield _guarantee(STRICT, strict.tv < EXACT, strict)
@@ -62,10 +62,10 @@ def has_alien(cycle: Cycle, sampling: Sampling) -> bool:
     return not bool(chained.all() and own.all())
 
 
-def _in_company(emission: Emission, compare: Compare) -> list[Comparison]:
+def _in_batches(emission: Emission, compare: Compare) -> list[Comparison]:
     """The comparisons of the row among others of different kinds."""
     given = {each.name: getattr(emission, each.name) for each in fields(emission)} | {"name": APART}
-    return [compare(Accompanied(**given, company=company)) for company in (0, COMPANIES - 1)]
+    return [compare(Accompanied(**given, batch=batch)) for batch in (0, BATCHES - 1)]
 
 
 def _strict(verifier: Verifier) -> Verifier:

@@ -122,11 +122,11 @@ def bench(
     from specframe.bench.contest.contestants import Selection
     from specframe.bench.contest.datasets import SHIPPED
     from specframe.bench.contest.ray import Ray
-    from specframe.bench.contest.settings import Terms
+    from specframe.bench.contest.settings import ContestSettings
     from specframe.bench.recipes import run_bench, with_opponents
     from specframe.kernel.errors import InputError
 
-    terms = Terms(
+    settings = ContestSettings(
         batch=batch,
         repeats=repeats,
         seed=seed,
@@ -145,8 +145,8 @@ def bench(
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     if pause and engine == "ray":
         raise InputError("--pause is between the repeats of one process; leave it out with --engine ray")
-    cluster = Ray(selection, terms, address) if engine == "ray" else None
-    report = run_bench(selection, terms, list(data) or [SHIPPED], out, fresh=fresh, cluster=cluster)
+    cluster = Ray(selection, settings, address) if engine == "ray" else None
+    report = run_bench(selection, settings, list(data) or [SHIPPED], out, fresh=fresh, cluster=cluster)
     _print(report, as_json=as_json)
     for name, error in report.errors.items():
         print(printable(f"{name} failed: {error}"), file=sys.stderr)

@@ -21,7 +21,7 @@
 | `GivenTarget`, `GivenDrafter` | a target and a drafter whose laws a test writes down |
 | `LazyUniform` | one uniform number behind several decisions |
 | `GivenSession`, `GrowingTree` | commits and frontiers for a drafter, by hand |
-| `tiny_target`, `random_teacher`, `greedy_texts` | a random target, its lessons, and its greedy texts |
+| `tiny_target`, `random_teacher`, `greedy_texts` | a random target, its teachers, and its greedy texts |
 | `fit` | the losses of a few steps of training |
 | `shake` | random weights, so that every part of a fresh module matters |
 | `literal_layer` | a decoder layer, restated number by number |

@@ -76,7 +76,7 @@ def check_drafter(
         check_traces(parts)
         if hasattr(type(parts().drafter), "rewind"):
             check_rewind(parts)
-        check_neighbours(parts) if parts().promise.alone else check_company(parts)
+        check_neighbours(parts) if parts().promise.alone else check_among_others(parts)
         check_law(parts, make, models, grown())
 
 
@@ -184,7 +184,7 @@ def check_neighbours(parts: Callable[[], Parts]) -> None:
     )
 
 
-def check_company(parts: Callable[..., Parts]) -> None:
+def check_among_others(parts: Callable[..., Parts]) -> None:
     """Checks that, under a rule that draws by position, rows that join and leave do not change another row's text."""
     sampling = Sampling(temperature=1.0)
     alone = [generate(parts(Match()), [prompt], sampling, rows=[row])[0] for row, prompt in enumerate(PROMPTS)]

@@ -27,7 +27,7 @@ def check_target(make: Callable[[], Target], *, close: float = 1e-5) -> None:
     Ragged prompts are continued by drafts of several shapes and made-up verdicts. Everything on the way is compared, to
     within `close`, with a fresh admission of the text so far, one row alone: the logits of every node, which sees the
     committed tokens and its ancestors and nothing else; the commits, each token with the feature of the one before it;
-    the rows that stay when others leave; and a row that joins later. A `NeuralTarget`'s head, embedding and lessons
+    the rows that stay when others leave; and a row that joins later. A `NeuralTarget`'s head, embedding and teachers
     must be those of its own forward. The target needs a vocabulary of three tokens or more.
     """
     target, literal = make(), make()
@@ -135,15 +135,18 @@ def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
     mask = torch.ones_like(tokens, dtype=torch.bool)
     teacher = target.teach(tokens, mask)
     features = teacher.features[LAST]
-    assert not features.requires_grad and not teacher.logits.requires_grad, "a lesson comes without gradients"
+    assert not features.requires_grad and not teacher.logits.requires_grad, "a teacher comes without gradients"
     assert features.shape == (*tokens.shape, target.config.hidden_size), "features are [B, L, D]"
     assert target.embed(tokens).shape == features.shape, "embeddings are [B, L, D]"
-    _same(target.head(features), teacher.logits, close, "the head's logits of the lesson's features")
+    _same(target.head(features), teacher.logits, close, "the head's logits of the teacher's features")
     for row, line in enumerate(tokens.tolist()):
         for end in range(1, len(line) + 1):
             _, alone = after(literal, line[:end])
             _same(
-                teacher.logits[row, end - 1], alone.logits[0, 0], close, f"the lesson's distribution after {end} tokens"
+                teacher.logits[row, end - 1],
+                alone.logits[0, 0],
+                close,
+                f"the teacher's distribution after {end} tokens",
             )
     again = features.clone().requires_grad_()
     (grad,) = torch.autograd.grad(target.head(again).logsumexp(-1).sum(), again)

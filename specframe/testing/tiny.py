@@ -65,22 +65,22 @@ def shake(module: nn.Module, *, by: float = 1 / 3, seed: int = 1) -> None:
 
 def fit(
     drafter: Trainable,
-    lessons: Sequence[Teacher],
+    teachers: Sequence[Teacher],
     unroll: Rollout,
     losses: Sequence[tuple[Loss, float]],
     *,
     steps: int,
     rate: float = 1e-2,
 ) -> list[float]:
-    """The weighted loss at each step of AdamW, cycling through the lessons."""
+    """The weighted loss at each step of AdamW, cycling through the teachers."""
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=rate, weight_decay=0.0)
     drafter.module.train()
     values = []
     for step in range(steps):
-        lesson = lessons[step % len(lessons)]
-        student = unroll(drafter, lesson, step / steps)
+        teacher = teachers[step % len(teachers)]
+        student = unroll(drafter, teacher, step / steps)
         assert isinstance(student, Student), "a rollout that gives its predictions in chunks is not fitted here"
-        loss = torch.stack([weight * loss(student, lesson) for loss, weight in losses]).sum()
+        loss = torch.stack([weight * loss(student, teacher) for loss, weight in losses]).sum()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()

@@ -193,15 +193,15 @@ class Online:
             return
         try:
             with torch.inference_mode(False), torch.enable_grad():
-                lessons, held = ([self._lesson(each) for each in part] for part in (transcripts, self._held))
-                self.learner.learn(lessons, held)
+                teachers, held = ([self._teacher(each) for each in part] for part in (transcripts, self._held))
+                self.learner.learn(teachers, held)
         except Exception as error:  # whatever goes wrong in learning, requests are waiting
             log.warning("the drafter learns no more: %s", one_line(error))
             self.learner = None
             self._rows, self._ended = [], []
             self._held.clear()
 
-    def _lesson(self, transcript: Transcript) -> Teacher:
+    def _teacher(self, transcript: Transcript) -> Teacher:
         """Returns the training example of a request, in the tokens of the drafter that learns."""
         teacher = transcript.teacher(self.length)
         if isinstance(self.drafter, TranslatingDrafter):

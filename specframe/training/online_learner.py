@@ -70,13 +70,13 @@ class Learner:
         self.ledger = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
         self._copy_masters()
 
-    def learn(self, lessons: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
-        """Takes `steps` optimizer steps over the lessons; whether they were kept.
+    def learn(self, teachers: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
+        """Takes `steps` optimizer steps over the teachers; whether they were kept.
 
         They are undone where a loss is not finite, or the acceptance on the held-out teachers falls. Raises
         WeightsError when the state cannot be written: the weights in memory are good then, and those saved before stay.
         """
-        positions = int(sum(teacher.mask.sum() for teacher in lessons))
+        positions = int(sum(teacher.mask.sum() for teacher in teachers))
         if not positions:
             return False
         start = time.monotonic()
@@ -85,7 +85,7 @@ class Learner:
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         kept = False
         try:
-            losses = [self._step(lessons, positions) for _ in range(self.steps)]
+            losses = [self._step(teachers, positions) for _ in range(self.steps)]
             after = self.acceptance(held)
             kept = all(map(isfinite, losses)) and (not held or after >= before)
         finally:
@@ -93,7 +93,7 @@ class Learner:
                 self._restore(weights, optimizer)
         self.ledger.step += 1
         entry = {"loss": losses[0], "held_before": before, "held_after": after, "kept": float(kept)}
-        sizes = {"update": self.ledger.step, "requests": len(lessons), "positions": positions}
+        sizes = {"update": self.ledger.step, "requests": len(teachers), "positions": positions}
         self.ledger.history.append(sizes | entry | {"seconds": time.monotonic() - start})
         del self.ledger.history[:-RECENT]
         if self.out is not None:
@@ -111,10 +111,10 @@ class Learner:
             count += positions
         return total / max(count, 1)
 
-    def _step(self, lessons: Sequence[Teacher], positions: int) -> float:
-        """One optimizer step over all lessons, a text at a time; the mean loss of a position before it."""
+    def _step(self, teachers: Sequence[Teacher], positions: int) -> float:
+        """One optimizer step over all teachers, a text at a time; the mean loss of a position before it."""
         total = 0.0
-        for teacher in lessons:
+        for teacher in teachers:
             share = int(teacher.mask.sum()) / positions
             if share:
                 loss = scored([self.loss], self.rollout(self.drafter, teacher, 1.0), teacher)[0] * share

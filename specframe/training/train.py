@@ -43,7 +43,7 @@ from specframe.training.teaching import (
 )
 from specframe.training.timing import steps_within
 from specframe.training.trackers import Trackers, require_trackers
-from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
+from specframe.training.trainer import LAST, Evaluate, TaughtTexts, Trainer
 from specframe.training.validation import Losses
 
 REMEDY = "give another train.out"
@@ -118,16 +118,16 @@ def prepared(
         sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
         if translating is not None:
             sources = [TranslatedTeachers(source, translating) for source in sources]
-        lessons = [Lessons(*each) for each in zip(parts, sources, strict=True)]
+        taught, held = (TaughtTexts(*each) for each in zip(parts, sources, strict=True))
         if settings.fit and not (settings.out / state.FILE).exists():
-            fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
+            fit(drafter, target, taught.texts, taught.teaching, settings.fit)
         if isinstance(settings.rollout, RewritingRollout):
-            lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
+            taught = replace(taught, teaching=Rewritten(target, taught.texts, drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
-            lessons[0] = Lessons(parts[0], AskedTeacher(target, parts[0], drafter, settings.rollout))
+            taught = replace(taught, teaching=AskedTeacher(target, taught.texts, drafter, settings.rollout))
         rest = (
-            lessons[0],
-            lessons[1],
+            taught,
+            held,
             processes,
             _watching(watcher, settings) if processes.main else Silent(),
             evaluate,

@@ -38,7 +38,7 @@ LAST = "last"
 
 
 @dataclass(frozen=True)
-class Lessons:
+class TaughtTexts:
     """Texts and their teachers."""
 
     texts: Texts
@@ -53,15 +53,15 @@ class Trainer:
         drafter: Trainable,
         losses: Losses,
         settings: TrainSettings,
-        lessons: Lessons,
-        held: Lessons,
+        taught: TaughtTexts,
+        held: TaughtTexts,
         processes: Processes,
         watcher: Watcher,
         evaluate: Evaluate | None,
         device: torch.device,
     ) -> None:
         self.drafter, self.losses, self.settings = drafter, losses, settings
-        self.lessons, self.held = lessons, held
+        self.taught, self.held = taught, held
         self.processes, self.watcher, self.evaluate, self.device = processes, watcher, evaluate, device
         self.module = drafter.module
         self.parameters: list[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
@@ -73,14 +73,14 @@ class Trainer:
             fused=device.type in ("cpu", "cuda"),
         )
         group = settings.batch * settings.accumulate * processes.count
-        counts = lessons.texts.counts
+        counts = taught.texts.counts
         plain = Order(counts, group, settings.seed)
         self.ends = ends_of(settings, plain)
         self.total = self.ends[-1].step
         self.every = settings.validate_every or plain.steps(1)
         self.order: Order | MixedOrder = plain
         if (mixture := settings.mixed) is not None:
-            self.order = MixedOrder(counts, lessons.texts.mixed, group, settings.seed, mixture, self.total)
+            self.order = MixedOrder(counts, taught.texts.mixed, group, settings.seed, mixture, self.total)
         self.window = torch.zeros(len(losses) + 1, device=device)
         self.ledger = state.load(settings.out, self.module, self.optimizer, Ledger(self._identity()))
         if self.ledger.window:
@@ -127,7 +127,7 @@ class Trainer:
         taken = self.order.at(step)
         mine = taken[self.processes.rank * share :][:share]
         for rows in torch.split(mine, settings.batch):
-            teacher = self.lessons.teaching(rows)
+            teacher = self.taught.teaching(rows)
             with precision.autocast(settings, self.device):
                 student = settings.rollout(self.drafter, teacher, progress(settings, step, self.total))
                 parts = scored([loss for loss, _, _ in self.losses], student, teacher)
@@ -140,7 +140,7 @@ class Trainer:
                 )
             torch.autograd.backward(loss / settings.accumulate, inputs=self.parameters)
             self.window += torch.stack([loss, *parts]).detach() / settings.accumulate
-            self.tokens += int(self.lessons.texts.counts[rows].sum())
+            self.tokens += int(self.taught.texts.counts[rows].sum())
         self.processes.average(self.parameters)
         if settings.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
@@ -148,7 +148,7 @@ class Trainer:
             group["lr"] = learning_rate(settings, step, self.total)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.ledger.tokens += int(self.lessons.texts.counts[taken].sum())
+        self.ledger.tokens += int(self.taught.texts.counts[taken].sum())
 
     def settled(self) -> float:
         """The time in seconds, read when the device has done what it was asked."""
@@ -228,7 +228,7 @@ class Trainer:
     def _branch(self) -> None:
         """Trains the branches to their ends, and puts the trunk's end back into the module."""
         self.processes.wait()
-        parts = (self.lessons, self.held, self.processes, self.watcher, self.evaluate, self.device)
+        parts = (self.taught, self.held, self.processes, self.watcher, self.evaluate, self.device)
         for end in self.ends[:-1]:
             Trainer(self.drafter, self.losses, end.settings, *parts).run()
         if len(self.ends) > 1:
@@ -257,7 +257,7 @@ class Trainer:
             "steps": end.step if end else self.total,
             "rollout": describe(self.settings.rollout),
             "losses": [{"name": n, "weight": w, **describe(loss)} for loss, w, n in self.losses],
-            "data": {"train": self.lessons.texts.digest, "validation": self.held.texts.digest},
+            "data": {"train": self.taught.texts.digest, "validation": self.held.texts.digest},
             "processes": self.processes.count,
         }
         back: dict[str, Any] = json.loads(json.dumps(identity, default=str))  # as the file will have it
@@ -265,7 +265,7 @@ class Trainer:
 
     def _note(self) -> str:
         size = sum(p.numel() for p in self.parameters)
-        texts = self.lessons.texts
+        texts = self.taught.texts
         begin = f"resuming after step {self.ledger.step}: " if self.ledger.step else ""
         return (
             f"{begin}training {size:,} parameters on {counted(len(texts), 'text')} ({len(texts.tokens):,} tokens), "

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from specframe.bench.contest.contest import Contest, InProcess
-from specframe.bench.contest.contestants import Selection, plan_roster
+from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.bench.contest.datasets import read_sets
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
@@ -26,16 +26,16 @@ def registry(*names):
     return known
 
 
-def line_up(*words, overrides=(), assistant=None, variations=()):
+def plan(*words, overrides=(), assistant=None, variations=()):
     known = registry("honest", "deviant", "faller", "outsider", "sulker", "hoarder")
-    return plan_roster(Selection(words, tuple(overrides), assistant, variations=tuple(variations)), known)
+    return plan_contestants(Selection(words, tuple(overrides), assistant, variations=tuple(variations)), known)
 
 
-def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out", listener=lambda step: None, **terms):
+def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out", listener=lambda _: None, **settings):
     """The results and the contest of a bench with these contestants."""
-    roster = line_up(*words, overrides=overrides, assistant=assistant, variations=variations)
-    roster.load(terms.get("batch", 1))
-    contest = Contest(roster, Terms(**{"repeats": 1} | terms))
+    planned = plan(*words, overrides=overrides, assistant=assistant, variations=variations)
+    planned.load(settings.get("batch", 1))
+    contest = Contest(planned, ContestSettings(**{"repeats": 1} | settings))
     contest.choose(read_sets(["talks.jsonl"]))
     (folder / out).mkdir(exist_ok=True)
     journal = Journal.open(folder / out, describe_bench(contest, ["talks.jsonl"]))
@@ -63,10 +63,10 @@ def test_every_contestant_gives_the_tokens_of_generate(all_contestants):
     assert len(results["runs"]) == 7 * 4 * 2
     assert all(run["identical"] is True for run in results["runs"])
     assert not any(entry["error"] for entry in results["contestants"])
-    model = contest.roster.entrants[0].contestant._pipeline.parts.target.model
+    model = contest.contestants.entrants[0].contestant._pipeline.parts.target.model
     question = contest.questions[1]
-    row = contest.runner.encode(contest.roster.entrants[0].target, question, [])
-    theirs = generate_with_transformers(model, [row], contest.roster.sampling, frozenset({1}))[0]
+    row = contest.runner.encode(contest.contestants.entrants[0].target, question, [])
+    theirs = generate_with_transformers(model, [row], contest.contestants.sampling, frozenset({1}))[0]
     assert {run["tokens"] for run in results["runs"] if run["prompt"] == question.id} == {len(theirs)}
 
 
@@ -113,9 +113,9 @@ def test_results_record_how_they_were_made(all_contestants):
 
 
 def test_one_target_serves_all_and_keeps_their_features_apart(here):
-    roster = line_up("falcon.yaml", "lookup.yaml", "plain", "hf:generate")
-    roster.load(1)
-    falcon, lookup, plain, generate = (entrant.contestant for entrant in roster.entrants)
+    planned = plan("falcon.yaml", "lookup.yaml", "plain", "hf:generate")
+    planned.load(1)
+    falcon, lookup, plain, generate = (entrant.contestant for entrant in planned.entrants)
     targets = [each._pipeline.parts.target for each in (falcon, lookup, plain)]
     assert len({id(target) for target in targets}) == 3
     assert {id(target.model) for target in targets} == {id(generate._model)}
@@ -128,7 +128,7 @@ def test_second_turns_follow_each_contestants_own_answer(here):
     assert {run["turn"] for run in results["runs"] if run["prompt"] == "talks/0"} == {0, 1}
     assert {run["turn"] for run in results["runs"] if run["prompt"] == "talks/1"} == {0}  # it has but one
     assert all(run["identical"] for run in runs_of(results, "lookup"))
-    key = contest.roster.entrants[0].target
+    key = contest.contestants.entrants[0].target
     question = contest.questions[0]
     row = contest.runner.encode(key, question, [])
     answer = contest.runner.coders[key].generate([row]).texts[0]
@@ -252,9 +252,9 @@ def test_second_turns_that_are_too_long_are_left_out_and_counted(here):
 
 
 def test_a_sample_is_spread_over_tasks_and_keeps_its_order(here):
-    roster = line_up("lookup.yaml")
-    roster.load(1)
-    contest = Contest(roster, Terms(limit=2, seed=4))
+    planned = plan("lookup.yaml")
+    planned.load(1)
+    contest = Contest(planned, ContestSettings(limit=2, seed=4))
     contest.choose(read_sets(["talks.jsonl"]))
     assert {question.task for question in contest.questions} == {"talk", "code"}
     assert [q.id for q in contest.questions] == sorted(q.id for q in contest.questions)
@@ -272,15 +272,15 @@ def test_everything_wrong_is_reported_before_anything_loads(here, monkeypatch):
     monkeypatch.setattr("specframe.components.targets.loading.load", lambda *a, **k: pytest.fail("a model was loaded"))
     (here / "bad.yaml").write_text("extends: falcon.yaml\ntree: null\nverifier: {use: mtach}\n")
     with pytest.raises(RecipeError) as caught:
-        line_up("falcon.yaml", "bad.yaml", "gone.yaml", "hf:genrate", overrides=["drafter.blok=2"])
+        plan("falcon.yaml", "bad.yaml", "gone.yaml", "hf:genrate", overrides=["drafter.blok=2"])
     message = str(caught.value)
     for words in ("did you mean 'match'", "gone.yaml: no such recipe", "did you mean 'hf:generate'", "'block'"):
         assert words in message
 
 
 def test_a_contestants_kind_does_not_depend_on_which_name_was_given(here):
-    roster = line_up("lookup.yaml", "specframe/plain", "specframe/generate", "contenders/honest")
-    assert [entrant.kind for entrant in roster.entrants] == ["recipe", "plain", "hf:generate", "contenders/honest"]
+    planned = plan("lookup.yaml", "specframe/plain", "specframe/generate", "contenders/honest")
+    assert [entrant.kind for entrant in planned.entrants] == ["recipe", "plain", "hf:generate", "contenders/honest"]
 
 
 @pytest.mark.parametrize(
@@ -295,18 +295,18 @@ def test_a_contestants_kind_does_not_depend_on_which_name_was_given(here):
 def test_what_cannot_be_compared_is_refused(here, words, overrides, message):
     (here / "other.yaml").write_text("extends: lookup.yaml\nsampling: {temperature: 0.5}\n")
     with pytest.raises((InputError, RecipeError), match=message):
-        line_up(*words, overrides=overrides)
+        plan(*words, overrides=overrides)
 
 
 def test_assisted_generation_decodes_alone(here, model_folder):
     with pytest.raises(InputError, match="--batch 1"):
-        line_up("lookup.yaml", "hf:prompt-lookup").load(2)
+        plan("lookup.yaml", "hf:prompt-lookup").load(2)
 
 
 def test_targets_outside_transformers_have_no_generate(here):
     (here / "table.yaml").write_text("target: {use: table}\ndrafter: {use: lookup}\nverifier: {use: match}\n")
     with pytest.raises(CompositionError, match="transformers model"):
-        line_up("table.yaml", "hf:generate").load(1)
+        plan("table.yaml", "hf:generate").load(1)
 
 
 def test_several_targets_each_have_their_own_baseline(here, model_folder):
@@ -317,6 +317,6 @@ def test_several_targets_each_have_their_own_baseline(here, model_folder):
     kinds = [(entry["kind"], entry["name"]) for entry in results["contestants"]]
     assert [kind for kind, _ in kinds] == ["recipe", "recipe", "hf:generate", "hf:generate"]
     assert len({name for _, name in kinds}) == 4
-    dtypes = {contest.roster.targets[e.target].dtype for e in contest.roster.entrants}
+    dtypes = {contest.contestants.targets[e.target].dtype for e in contest.contestants.entrants}
     assert dtypes == {torch.float32, torch.float64}
     assert all(entry["overall"]["pairs"].keys() == {"speedup_hf"} for entry in summarise(results)["contestants"])

@@ -20,7 +20,7 @@ from specframe.bench.contest.contestants import Selection
 from specframe.bench.contest.datasets import read_sets
 from specframe.bench.contest.ray import TRIES, Ray, Worker, read_versions
 from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
 from tests.bench.test_bench_contest import hold
@@ -87,7 +87,8 @@ def results(monkeypatch, cluster, errors=None):
     monkeypatch.setitem(sys.modules, "ray", cluster)
     steps = []
     rounds = [Round(index, 0, (), 1) for index in range(5)]
-    finished = Ray(Selection(("a.yaml",)), Terms()).run(rounds, {} if errors is None else errors, steps.append)
+    cluster = Ray(Selection(("a.yaml",)), ContestSettings())
+    finished = cluster.run(rounds, {} if errors is None else errors, steps.append)
     return finished, steps
 
 
@@ -136,7 +137,7 @@ def worker(here):
     def make(**changes):
         selection = Selection(("falcon.yaml", "hf:generate"), ("sampling.temperature=0.8",))
         given = {"folder": here, "threads": 1, "versions": read_versions()} | changes
-        return Worker(selection, Terms(repeats=1), **given)
+        return Worker(selection, ContestSettings(repeats=1), **given)
 
     return make
 

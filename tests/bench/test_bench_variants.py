@@ -9,7 +9,7 @@ from specframe.bench.figures.optimum import best_at_root
 from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.types import Draw, TokenTree
-from tests.bench.test_bench_contest import hold, line_up, runs_of
+from tests.bench.test_bench_contest import hold, plan, runs_of
 from tests.components.verifiers.test_bound import cut, siblings_law
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
@@ -51,29 +51,29 @@ def test_a_variant_in_which_a_change_is_lost_is_left_out_with_a_reason(here):
     """The chain that takes the place of the dynamic tree has no nodes: three rows would be one and the same."""
     chain_or_two = "tree={use: chain, depth: 2},{use: dynamic, depth: 2, width: 2, nodes: 2}"
     with pytest.raises(RecipeError, match=r"another of its values takes the place of tree\.nodes=3"):
-        line_up("falcon.yaml", "plain", variations=["tree.nodes=3,4", chain_or_two])
-    roster = line_up("falcon.yaml", "plain", variations=["tree.nodes=2,4", chain_or_two])
-    assert [entrant.name for entrant in roster.entrants] == [
+        plan("falcon.yaml", "plain", variations=["tree.nodes=3,4", chain_or_two])
+    planned = plan("falcon.yaml", "plain", variations=["tree.nodes=2,4", chain_or_two])
+    assert [entrant.name for entrant in planned.entrants] == [
         "falcon nodes=2 tree=dynamic depth=2 width=2 nodes=2",
         "plain",
     ]
-    assert len(roster.misfits) == 3
+    assert len(planned.misfits) == 3
 
 
 def test_variants_whose_parts_do_not_fit_are_left_out_with_a_reason(here):
     sampled = ["sampling.temperature=1", "tree={use: beam, width: 2, depth: 2}"]
-    roster = line_up("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])
-    assert [entrant.name for entrant in roster.entrants] == ["falcon verifier=recursive", "plain"]
-    assert "'kseq' is not lossless for nodes drawn" in roster.misfits["falcon verifier=kseq"]
+    planned = plan("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])
+    assert [entrant.name for entrant in planned.entrants] == ["falcon verifier=recursive", "plain"]
+    assert "'kseq' is not lossless for nodes drawn" in planned.misfits["falcon verifier=kseq"]
     with pytest.raises(RecipeError, match="is not lossless"):
-        line_up("falcon.yaml", overrides=[*sampled, "verifier.use=kseq"])
+        plan("falcon.yaml", overrides=[*sampled, "verifier.use=kseq"])
     with pytest.raises(RecipeError, match="is not lossless"):  # none is left that fits
-        line_up("falcon.yaml", overrides=sampled, variations=["verifier.use=kseq,transport"])
+        plan("falcon.yaml", overrides=sampled, variations=["verifier.use=kseq,transport"])
 
 
 def test_a_typo_in_a_variation_is_no_misfit(here):
     with pytest.raises(RecipeError, match="did you mean 'recursive'"):
-        line_up("falcon.yaml", variations=["verifier.use=match,recursiv"])
+        plan("falcon.yaml", variations=["verifier.use=match,recursiv"])
 
 
 def tree_of(children, draws, q=None):

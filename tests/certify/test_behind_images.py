@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.compositions.batch import WATCHED, CompanyStreams
+from specframe.certify.compositions.batch import WATCHED, BatchStreams
 from specframe.certify.compositions.emission import compare
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.build import plan
@@ -71,7 +71,7 @@ def emitted(target, parts, request, others):
 
     def program(random, rows):
         whole = Parts(target, drafter, made.make_tree(), made.make_verifier(target, vocab))
-        session = Session(whole, rows + len(others), 64, random=CompanyStreams(random))
+        session = Session(whole, rows + len(others), 64, random=BatchStreams(random))
         session.admit([replace(other, sampling=SAMPLING, seed=1, max_new_tokens=LENGTH + 1) for other in others])
         session.step()
         entries = session.admit([watched] * rows)
@@ -84,7 +84,7 @@ def emitted(target, parts, request, others):
 
 def miniature(drafter, tree, verifier):
     sections = {"drafter": drafter, "verifier": verifier, "target": "table"} | ({} if tree is None else {"tree": tree})
-    return Miniature.of(plan(Recipe(Path("own.yaml"), {"specframe": 1, **sections}), REGISTRY))
+    return SmallComposition.of(plan(Recipe(Path("own.yaml"), {"specframe": 1, **sections}), REGISTRY))
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ import pytest
 
 from specframe.certify.certify import certify_plan
 from specframe.certify.compositions.shortcuts import FIELDS, check_search
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.cli.render.certificate import verdict
 from specframe.native.draft import NativeDraft
 from tests.certify.recipes import COPIES, DRAWN, planned
@@ -119,7 +119,7 @@ def spoil(monkeypatch):
 @pytest.mark.parametrize("field", [None, *SPOILED])
 def test_native_searches(field, spoil, tmp_path):
     grown = spoil(field)
-    found = check_search(Miniature.of(planned(tmp_path, NATIVE, "")))
+    found = check_search(SmallComposition.of(planned(tmp_path, NATIVE, "")))
     assert {len(tree.tokens) for tree in grown} == {1, 2} and max(tree.levels for tree in grown) == 4
     assert any(FIELDS[field] in line for line in found) if field else found == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from specframe.certify.certificate import REDUCED, Certificate
 from specframe.certify.certify import certify_plan
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate
 from specframe.components.targets.tiny import random_model
@@ -108,7 +108,7 @@ def test_sharp_truncation_is_certified(temperature, truncation, tmp_path):
 
 
 ACROSS = """
-from tests.certify.test_company import *
+from tests.certify.test_batch import *
 
 
 class OwnOrder(ForgetsOrder):
@@ -146,9 +146,9 @@ def test_what_is_wrong_across_rows_is_refused_by_the_first_cases(kind, name, tmp
 def test_the_small_form_of_a_class_that_is_extended_does_not_take_its_place(tmp_path):
     (tmp_path / "across.py").write_text(ACROSS, encoding="utf-8")
     text = SAMPLED.replace("use: chain, depth: 1", "use: ./across.py:SharedDraws, depth: 3")
-    small = Miniature.of(read(tmp_path, text)).smaller()
+    small = SmallComposition.of(read(tmp_path, text)).smaller()
     assert type(small.make_tree()).__name__ == "SharedDraws"
-    whole = Miniature.of(read(tmp_path, SAMPLED.replace("depth: 1", "depth: 3")))
+    whole = SmallComposition.of(read(tmp_path, SAMPLED.replace("depth: 1", "depth: 3")))
     assert whole.smaller().make_tree().promise.depth == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specframe.certify.compositions.shrink import ladder
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -151,7 +151,7 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
     except RecipeError as refusal:
         assert "add `tree:" in str(refusal) or "remove the tree" in str(refusal) or "`verifier:" in str(refusal)
         return
-    miniature = Miniature.of(valid)
+    miniature = SmallComposition.of(valid)
     if not miniature.verifier.build().lossless:
         return
     if verifier[0] not in THOROUGH:

@@ -6,7 +6,7 @@ import torch
 from specframe.certify.certify import certify_plan
 from specframe.certify.compositions.guided import CYCLES, decode, forced, guide
 from specframe.certify.compositions.shortcuts import check_shortcuts
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.cli.render.certificate import verdict
 from specframe.components.targets.tiny import tiny_model
 from specframe.components.verifiers.block import Block
@@ -83,7 +83,7 @@ def certified(composition):
 
 
 def test_a_guided_text_is_drafted_by_the_real_rule_too(tmp_path):
-    miniature = Miniature.of(copies(tmp_path))
+    miniature = SmallComposition.of(copies(tmp_path))
 
     def make(broken=None):
         return miniature.emission("", Sampling(temperature=1.0), broken=broken)
@@ -126,7 +126,7 @@ def test_a_rule_that_goes_wrong_deep_or_late_is_refused(tmp_path, name):
 
 
 def test_four_tokens_do_not_show_what_a_guided_text_shows(tmp_path):
-    miniature, sampling = Miniature.of(copies(tmp_path, "./broken.py:AfterFour")), Sampling(temperature=1.0)
+    miniature, sampling = SmallComposition.of(copies(tmp_path, "./broken.py:AfterFour")), Sampling(temperature=1.0)
     emission = miniature.emission("", sampling)
     assert emission.compare(budget=8000).tv < 1e-9
     text = guide(lambda broken: miniature.emission("", sampling, broken=broken))
@@ -166,6 +166,6 @@ def test_an_asking_form_with_another_distribution_is_named(tmp_path):
 
 def trees(folder):
     kept = []
-    emission = Miniature.of(drawn(folder)).emission("", Sampling(temperature=1.0))
+    emission = SmallComposition.of(drawn(folder)).emission("", Sampling(temperature=1.0))
     decode(emission, lambda cycle: kept.append(cycle.draft))
     return kept

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_hybrid
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -56,7 +56,7 @@ FORGETFUL = {
 
 def miniature(drafter, tree, verifier):
     sections = {"drafter": drafter, "verifier": verifier, "target": "table"} | ({} if tree is None else {"tree": tree})
-    made = Miniature.of(plan(Recipe(Path("own.yaml"), {"specframe": 1, **sections}), REGISTRY))
+    made = SmallComposition.of(plan(Recipe(Path("own.yaml"), {"specframe": 1, **sections}), REGISTRY))
     return replace(made, model=tiny_hybrid, length=LENGTH)
 
 
@@ -74,7 +74,7 @@ def test_compositions_keep_the_law_of_a_hybrid(name):
 @pytest.mark.full
 @pytest.mark.parametrize("path", LOSSLESS, ids=name)
 def test_every_recipe_keeps_the_law_of_a_hybrid_or_is_refused(path):
-    made = Miniature.of(plan(Recipe.read(path, FORGETFUL.get(name(path), ())), REGISTRY))
+    made = SmallComposition.of(plan(Recipe.read(path, FORGETFUL.get(name(path), ())), REGISTRY))
     small = replace(made, model=tiny_hybrid, length=2, small=True)
     if name(path) in OWN_LAYERS:
         with pytest.raises(CompositionError, match="recurrent layers keep one state for all committed tokens"):

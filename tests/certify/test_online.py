@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -27,7 +27,7 @@ def comparison(verifier, draw, drafter=None, budget=2_000):
     planned = plan(Recipe(Path("online.yaml"), {"specframe": 1, **sections}), discover())
     if drafter is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=drafter)
-    emission = replace(Miniature.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
+    emission = replace(SmallComposition.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
     return emission.compare(budget=budget), emission.parts().drafter
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import specframe
 from specframe import Sampling
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
@@ -46,7 +46,7 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
     """Enumerated: a law with zeros, q's of 1 or 2 tokens of 3, is as lossless as any."""
     drafter = f"drafter={{use: eagle, head: {{use: router, groups: 3, active: {active}}}}}"
     valid = plan(Recipe.read(recipe, [drafter, f"tree={tree}", f"verifier={verifier}"]), discover())
-    emission = Miniature.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
 
 
@@ -57,7 +57,7 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
 def test_the_output_s_law_is_the_target_s_under_the_restricted_law(tree: str, recipe: Path) -> None:
     drafter = "drafter={use: eagle, head: {use: router, groups: 3, active: 2, law: restricted}}"
     valid = plan(Recipe.read(recipe, [drafter, f"tree={tree}", "verifier=recursive"]), discover())
-    emission = Miniature.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
 
 

@@ -9,7 +9,7 @@ import torch
 
 import specframe
 from specframe import InputError, RecipeError
-from specframe.bench.contest.contestants import Selection, plan_roster
+from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.certify.certificate import Certificate
 from specframe.certify.guarantees import logits_along, measure_distance
 from specframe.certify.recipe import certify
@@ -198,12 +198,12 @@ def test_a_certificate_is_of_what_is_read_and_has_the_distance(recipe, capsys):
 def test_a_bench_has_plain_decoding_of_both_targets(recipe, tmp_path):
     full = tmp_path / "full.yaml"
     full.write_text(RECIPE.replace(", prompt: {use: bm25, tokens: 24, chunk: 4, question: 8}", ""))
-    roster = plan_roster(Selection([str(recipe), str(full), "plain"]), discover())
-    names = {entrant.name: entrant.contestant.lossless for entrant in roster.entrants}
+    planned = plan_contestants(Selection([str(recipe), str(full), "plain"]), discover())
+    names = {entrant.name: entrant.contestant.lossless for entrant in planned.entrants}
     assert names["part"] is False and names["full"] is True
     assert "plain of zoo://talk-7m (prompt bm25 tokens=24 chunk=4 question=8)" in names
-    roster.load(1)
-    assert [entrant.contestant.lossless for entrant in roster.entrants] == [False, True, False, True]
+    planned.load(1)
+    assert [entrant.contestant.lossless for entrant in planned.entrants] == [False, True, False, True]
 
 
 def test_data_is_not_distilled_from_it(recipe, tmp_path, capsys):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import specframe
 import specframe.plugin
 from specframe import CompositionError, InputError, Sampling, WeightsError
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
 from specframe.components.losses.distillation import Distillation
 from specframe.kernel.build import plan
@@ -166,7 +166,7 @@ def test_a_chain_that_stops_by_its_word_is_lossless(draw, verifier, recipe, monk
         f"verifier={verifier}",
     ]
     valid = plan(Recipe.read(recipe, options), discover())
-    emission = Miniature.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
     assert depths == {1, 2}
 

@@ -179,8 +179,8 @@ def test_a_row_among_others_that_change_its_depth_is_lossless(tmp_path, verifier
         policy = Noted(costs=files, depth=2, draw=Draw.IID, memory=3.0)
         return Parts(TableTarget(vocab=2, order=2, seed=3), GivenDrafter(Q), policy, verifier())
 
-    for company in range(2):
-        emission = Accompanied("", parts, Sampling(temperature=1.0), 3, (0, 1, 1, 0, 1), company=company)
+    for batch in range(2):
+        emission = Accompanied("", parts, Sampling(temperature=1.0), 3, (0, 1, 1, 0, 1), batch=batch)
         comparison = emission.compare(budget=20_000)
         assert comparison.enumeration.exhausted and comparison.tv < 1e-12
     assert len({depth for rows, depth in Noted.depths if rows > 1}) > 1, "the rows decided together"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specframe import compose
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.fixed import Chain, Fixed
@@ -81,6 +81,6 @@ def test_a_recipe_in_miniature(drafter: str, draw: str, tmp_path: Path) -> None:
         f"tree: {{use: fixed, widths: [{2 if draw == 'without_replacement' else 1}, 1], draw: {draw}}}\n",
         encoding="utf-8",
     )
-    miniature = Miniature.of(plan(Recipe.read(recipe), discover()))
+    miniature = SmallComposition.of(plan(Recipe.read(recipe), discover()))
     comparison = replace(miniature, length=3).emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000)
     assert comparison.enumeration.exhausted and comparison.tv < 1e-9

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -35,7 +35,7 @@ def compared(tmp_path: Path, drafter: str, component=None, length: int = 3):
     planned = plan(Recipe.read(path), discover())
     if component is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=component)
-    emission = replace(Miniature.of(planned), length=length).emission("", Sampling(temperature=1.0), seed=2)
+    emission = replace(SmallComposition.of(planned), length=length).emission("", Sampling(temperature=1.0), seed=2)
     return emission.compare(budget=2_000), emission.parts().drafter
 
 

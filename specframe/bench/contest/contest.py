@@ -7,11 +7,11 @@ from contextlib import closing
 from time import sleep
 from typing import Any, Protocol
 
-from specframe.bench.contest.contestants import Entrant, Roster
+from specframe.bench.contest.contestants import Contestants, Entrant
 from specframe.bench.contest.datasets import Question, spread
 from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round, plan_rounds
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import settled_objects
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.summary import MACHINE
@@ -49,7 +49,7 @@ class InProcess:
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
     ) -> Generator[RoundResult, None, None]:
         """Yields the result of each round, in order; a warm-up comes first, and after a pause."""
-        worker, pause = describe_worker("inprocess"), self._runner.terms.pause
+        worker, pause = describe_worker("inprocess"), self._runner.settings.pause
         with settled_objects():
             self._runner.warm_up(rounds[0].questions, errors)
             repeat = rounds[0].repeat
@@ -64,9 +64,9 @@ class InProcess:
 class Contest:
     """The loaded contestants, and the prompts they decode."""
 
-    def __init__(self, roster: Roster, terms: Terms) -> None:
-        self.roster, self.terms = roster, terms
-        self.runner = Runner(roster, terms)
+    def __init__(self, contestants: Contestants, settings: ContestSettings) -> None:
+        self.contestants, self.settings = contestants, settings
+        self.runner = Runner(contestants, settings)
         self.questions: list[Question] = []
         self.skipped = 0
         """Number of prompts left out because they are too long for a target's context."""
@@ -77,9 +77,9 @@ class Contest:
 
         Raises InputError when none fits.
         """
-        order = list(questions) if self.terms.limit is None else spread(questions, self.terms.seed)
+        order = list(questions) if self.settings.limit is None else spread(questions, self.settings.seed)
         for question in order:
-            if len(self.questions) == self.terms.limit:
+            if len(self.questions) == self.settings.limit:
                 break
             rows = [self.runner.encode(key, question, []) for key in self.runner.coders]
             if all(map(self.runner.fits, self.runner.coders, rows)):
@@ -89,7 +89,7 @@ class Contest:
         if not self.questions:
             raise InputError(
                 f"none of the {self.skipped} prompts fits the context with max_new_tokens "
-                f"{self.roster.sampling.max_new_tokens}; use a smaller --max-new-tokens or other prompts"
+                f"{self.contestants.sampling.max_new_tokens}; use a smaller --max-new-tokens or other prompts"
             )
         place = {question: index for index, question in enumerate(questions)}
         self.questions.sort(key=place.__getitem__)
@@ -97,8 +97,8 @@ class Contest:
     @property
     def rounds(self) -> list[Round]:
         """Returns all rounds, done or not."""
-        terms = self.terms
-        return plan_rounds(self.questions, batch=terms.batch, repeats=terms.repeats, turns=terms.turns)
+        settings = self.settings
+        return plan_rounds(self.questions, batch=settings.batch, repeats=settings.repeats, turns=settings.turns)
 
     def remaining(self, journal: Journal) -> list[Round]:
         """The rounds that the journal does not have."""
@@ -125,7 +125,7 @@ class Contest:
     @property
     def alive(self) -> list[Entrant]:
         """The contestants that have not failed."""
-        return [entrant for entrant in self.roster.entrants if entrant.name not in self.errors]
+        return [entrant for entrant in self.contestants.entrants if entrant.name not in self.errors]
 
     def _note(self, errors: Errors) -> None:
         for name, error in errors.items():

@@ -26,7 +26,7 @@ TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected contestants as plain data: enough to make the same roster in another process."""
+    """The selected contestants as plain data: enough to make the same contestants in another process."""
 
     words: tuple[str, ...]
     """Recipe files, `hf:NAME`, or registered contestants."""
@@ -62,7 +62,7 @@ class Entrant:
 
 
 @dataclass
-class Roster:
+class Contestants:
     """All contestants, planned and checked as far as possible without loading a model."""
 
     entrants: list[Entrant]
@@ -84,7 +84,7 @@ class Roster:
             entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
 
 
-def plan_roster(selection: Selection, registry: Registry) -> Roster:
+def plan_contestants(selection: Selection, registry: Registry) -> Contestants:
     """The selected contestants.
 
     Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
@@ -115,7 +115,7 @@ def plan_roster(selection: Selection, registry: Registry) -> Roster:
             name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
             entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
     _require_names([entrant.name for entrant in entrants])
-    return Roster(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+    return Contestants(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
 
 
 @dataclass

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from specframe.bench.contest.contest import describe_worker
-from specframe.bench.contest.contestants import Selection, plan_roster
+from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import settled_objects
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import SpecframeError, needs_extra
@@ -31,9 +31,9 @@ class Worker:
     """Actor in a process of the cluster: a runner of its own, loaded for its first round."""
 
     def __init__(
-        self, selection: Selection, terms: Terms, *, folder: Path, threads: int, versions: dict[str, str]
+        self, selection: Selection, settings: ContestSettings, *, folder: Path, threads: int, versions: dict[str, str]
     ) -> None:
-        self._selection, self._terms = selection, terms
+        self._selection, self._settings = selection, settings
         self._folder, self._threads, self._versions = folder, threads, versions
         self._runner: Runner | None = None
 
@@ -53,9 +53,9 @@ class Worker:
         except OSError as error:
             raise SpecframeError(f"{self._folder} is not there on every node; share it: {error.strerror}") from error
         torch.set_num_threads(self._threads)
-        roster = plan_roster(self._selection, discover())
-        roster.load(self._terms.batch)
-        self._runner = Runner(roster, self._terms)
+        planned = plan_contestants(self._selection, discover())
+        planned.load(self._settings.batch)
+        self._runner = Runner(planned, self._settings)
         self._runner.warm_up(first.questions, errors)
         return self._runner
 
@@ -68,11 +68,11 @@ class Ray:
     Raises InputError where Ray is not installed.
     """
 
-    def __init__(self, selection: Selection, terms: Terms, address: str | None = None) -> None:
+    def __init__(self, selection: Selection, settings: ContestSettings, address: str | None = None) -> None:
         with needs_extra("ray", "--engine ray"):
             import ray
         self._ray: Any = ray
-        self._selection, self._terms, self._address = selection, terms, address
+        self._selection, self._settings, self._address = selection, settings, address
 
     def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
@@ -141,7 +141,7 @@ class Ray:
             .options(**resources)
             .remote(
                 self._selection,
-                self._terms,
+                self._settings,
                 folder=Path.cwd(),
                 threads=torch.get_num_threads(),
                 versions=read_versions(),

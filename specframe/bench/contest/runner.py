@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from specframe.bench.contest.contestants import Entrant, Roster
+from specframe.bench.contest.contestants import Contestants, Entrant
 from specframe.bench.contest.datasets import Question
 from specframe.bench.contest.outcome import Reference, describe, require_sound
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.schedule import Round, take_turns
-from specframe.bench.contest.settings import Terms
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import time_with_memory
 from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.encoding import Key, key_of
@@ -63,22 +63,22 @@ class Step:
 class Runner:
     """Runs rounds with the loaded contestants."""
 
-    def __init__(self, roster: Roster, terms: Terms) -> None:
-        self.roster, self.terms = roster, terms
-        targets, chat = roster.targets, roster.chat
+    def __init__(self, contestants: Contestants, settings: ContestSettings) -> None:
+        self.contestants, self.settings = contestants, settings
+        targets, chat = contestants.targets, contestants.chat
         if chat is None:
             chat = all(getattr(text_of(t).tokenizer, "chat_template", None) for t in targets.values())
-        if terms.turns > 1 and not chat:
+        if settings.turns > 1 and not chat:
             raise InputError("a second turn needs the tokenizer's chat template, which is not used here; use --turns 1")
         self.chat = chat
         """True if prompts become a user's turn."""
-        run = RunSettings(batch=terms.batch, chat=chat)
+        run = RunSettings(batch=settings.batch, chat=chat)
         self.coders = {
-            key: Pipeline.around(plain_parts(target), roster.sampling, run) for key, target in targets.items()
+            key: Pipeline.around(plain_parts(target), contestants.sampling, run) for key, target in targets.items()
         }
         self.weights: dict[str, dict[str, int]] = {}
         """Number of weights that a forward of each contestant's models reads, where the warm-up could count them."""
-        self.references = {key: Reference(target, roster.sampling) for key, target in targets.items()}
+        self.references = {key: Reference(target, contestants.sampling) for key, target in targets.items()}
         self.device: torch.device = text_of(next(iter(targets.values()))).device or torch.device("cpu")
 
     def encode(self, key: str, question: Question, answers: Sequence[str]) -> Sequence[int]:
@@ -99,31 +99,31 @@ class Runner:
 
     def fits(self, key: str, row: Sequence[int]) -> bool:
         """Returns whether a prompt and the whole budget fit the target's context."""
-        return len(row) + self.roster.sampling.max_new_tokens <= self.roster.targets[key].context
+        return len(row) + self.contestants.sampling.max_new_tokens <= self.contestants.targets[key].context
 
     def warm_up(self, questions: Sequence[Question], errors: Errors) -> None:
         """Lets every contestant decode some prompts that do not count; one that fails is added to `errors`."""
         for entrant in self._alive(errors):
             rows = [self.encode(entrant.target, question, []) for question in questions]
-            self._decode(entrant, rows, self.terms.seed, errors)
+            self._decode(entrant, rows, self.settings.seed, errors)
             if entrant.name not in errors:
                 self._weigh(entrant, rows[0])
 
     def run(self, this: Round, errors: Errors, listener: Callable[[Step], None]) -> RoundResult:
         """Runs a round with all contestants that are not among `errors`; one that fails is added there."""
         answers: dict[str, list[list[str]]] = {e.name: [[] for _ in this.questions] for e in self._alive(errors)}
-        names = [entrant.name for entrant in self.roster.entrants]
+        names = [entrant.name for entrant in self.contestants.entrants]
         runs: list[dict[str, Any]] = []
         skipped = 0
         for turn in range(this.turns):
-            places = take_turns(names, this.index + turn, self.terms.seed)
+            places = take_turns(names, this.index + turn, self.settings.seed)
             found: list[tuple[Entrant, dict[int, Sequence[int]], Decoded]] = []
             for entrant in sorted(self._alive(errors), key=lambda e: places.index(e.name)):
                 rows, left_out = self._rows(entrant, this, turn, answers[entrant.name])
                 skipped += left_out
                 if not rows:
                     continue
-                seed = self.terms.seed * 1_000_003 + this.index
+                seed = self.settings.seed * 1_000_003 + this.index
                 decoded = self._decode(entrant, list(rows.values()), seed, errors)
                 if decoded is not None:
                     found.append((entrant, rows, decoded))
@@ -164,7 +164,7 @@ class Runner:
     ) -> None:
         """Adds the best verifier's acceptance to the lines of a first repeat, shared out by their cycles."""
         cycles = sum(line.get("cycles", 0) for line in lines)
-        if not self.terms.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
+        if not self.settings.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
             return
         try:
             total, count = entrant.contestant.find_optimum(rows, seed)
@@ -179,9 +179,9 @@ class Runner:
         """Returns the quality of the last turn's answer; None where nothing checks it."""
         if question.check is None or turn + 1 < len(question.turns):
             return None
-        if question.check == "tests" and not self.terms.run_code:
+        if question.check == "tests" and not self.settings.run_code:
             return None
-        check = find_check(question.check, run_code=self.terms.run_code)
+        check = find_check(question.check, run_code=self.settings.run_code)
         return check(self.coders[key].decode(tokens), question.turns[-1], question.reference)
 
     def _weigh(self, entrant: Entrant, row: Sequence[int]) -> None:
@@ -193,7 +193,7 @@ class Runner:
             logger.debug("the weights of %s are unknown: %s", entrant.name, one_line(error))
 
     def _alive(self, errors: Errors) -> list[Entrant]:
-        return [entrant for entrant in self.roster.entrants if entrant.name not in errors]
+        return [entrant for entrant in self.contestants.entrants if entrant.name not in errors]
 
     def _rows(
         self, entrant: Entrant, this: Round, turn: int, answers: list[list[str]]
@@ -209,10 +209,10 @@ class Runner:
 
     def _decode(self, entrant: Entrant, rows: list[Sequence[int]], seed: int, errors: Errors) -> Decoded | None:
         """Returns the contestant's output; None if it failed, with its error noted in `errors`."""
-        target = self.roster.targets[entrant.target]
+        target = self.contestants.targets[entrant.target]
         try:
             timed = time_with_memory(entrant.contestant, rows, seed, self.device)
-            require_sound(timed.outcome, len(rows), self.roster.sampling.max_new_tokens, target.vocab_size)
+            require_sound(timed.outcome, len(rows), self.contestants.sampling.max_new_tokens, target.vocab_size)
             return Decoded(timed.outcome.tokens, timed.seconds, describe(timed))
         except Exception as error:  # whatever a contestant does, the others go on
             logger.debug("contestant %s failed", entrant.name, exc_info=True)
@@ -232,7 +232,7 @@ class Runner:
         reference = self.references[entrant.target]
         for (index, row), tokens, line in zip(rows.items(), decoded.tokens, decoded.lines, strict=True):
             identity = reference.compare(row, tokens)
-            ours = plain.get((entrant.target, key_of(row))) if self.roster.sampling.temperature == 0 else None
+            ours = plain.get((entrant.target, key_of(row))) if self.contestants.sampling.temperature == 0 else None
             yield line | {
                 "contestant": entrant.name,
                 "prompt": this.questions[index].id,

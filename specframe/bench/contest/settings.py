@@ -14,8 +14,8 @@ LONGEST = 86400
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Amount and order of the decoding. Raises InputError for terms that measure nothing."""
+class ContestSettings:
+    """Amount and order of the decoding. Raises InputError for settings that measure nothing."""
 
     batch: int = 1
     repeats: int = 3

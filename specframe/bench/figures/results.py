@@ -23,7 +23,7 @@ def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
     hardware = {name: value for name, value in provenance["hardware"].items() if name != "load"}
     return {
         "settings": _settings(contest, sets),
-        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.roster.entrants],
+        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.contestants.entrants],
         "prompts": [vars(question) for question in contest.questions],
         "versions": provenance["versions"],
         "hardware": hardware,
@@ -45,7 +45,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
             "set": question.set,
             "task": question.task,
             "check": question.check,
-            "tokens": [lengths[question.id, t] for t in range(contest.terms.turns) if (question.id, t) in lengths],
+            "tokens": [lengths[question.id, t] for t in range(contest.settings.turns) if (question.id, t) in lengths],
         }
         for question in contest.questions
     ]
@@ -56,7 +56,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
         "provenance": _provenance(contest),
         "contestants": [
             _contestant(entrant) | {"weights": weights.get(entrant.name), "error": contest.errors.get(entrant.name)}
-            for entrant in contest.roster.entrants
+            for entrant in contest.contestants.entrants
         ],
         "prompts": prompts,
         "skipped": {"prompts": contest.skipped, "turns": sum(entry["skipped_turns"] for entry in entries)},
@@ -77,7 +77,7 @@ PLAIN = SamplingSettings()
 
 
 def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
-    terms, sampling = contest.terms, contest.roster.sampling
+    settings, sampling = contest.settings, contest.contestants.sampling
     return {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -87,15 +87,15 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "max_new_tokens": sampling.max_new_tokens,
         "ignore_eos": sampling.ignore_eos,
         "chat": bool(contest.runner.chat),
-        "batch": terms.batch,
-        "repeats": terms.repeats,
-        "seed": terms.seed,
+        "batch": settings.batch,
+        "repeats": settings.repeats,
+        "seed": settings.seed,
         "sets": list(sets),
-        "limit": terms.limit,
-        "turns": terms.turns,
-        "check": terms.check,
-        "run_code": terms.run_code,
-        "bound": terms.bound,
+        "limit": settings.limit,
+        "turns": settings.turns,
+        "check": settings.check,
+        "run_code": settings.run_code,
+        "bound": settings.bound,
     }
 
 
@@ -119,7 +119,7 @@ def _contestant(entrant: Entrant) -> dict[str, Any]:
 
 def _provenance(contest: Contest) -> dict[str, Any]:
     """Describes how the numbers were made; the packages of all recipes' components are among the versions."""
-    plans = [entrant.plan for entrant in contest.roster.entrants]
+    plans = [entrant.plan for entrant in contest.contestants.entrants]
     parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
     described = describe_run(Plan(plans[0].recipe, parts), {})
     return {name: value for name, value in described.items() if name not in ("recipe", "origins", "figures")}

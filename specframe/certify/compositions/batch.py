@@ -1,9 +1,9 @@
 """The distribution of one row's output among other rows: admitted before and after it, with prompts of their own.
 
 A part that mixes rows up can be right for every row alone, and for rows that all decode the same text. So a row is also
-enumerated in company: the other rows' random numbers are given, and whatever they are, this row must emit the target's
+enumerated among others: their random numbers are given, and whatever they are, this row must emit the target's
 distribution. Its branches run side by side; where that changes a branch's draws they are run once more, each alone with
-the company.
+the others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from specframe.sampling.random import SeededRandom
 
 WATCHED = -1
 """The seed of the row that is enumerated; the others have seeds of their own."""
-COMPANIES = 4
-"""The companies of more than one row; the next one is a single other row, and behind it are those of one size each."""
+BATCHES = 4
+"""Batches with several other rows; the next one has a single other row, and those behind it have one size each."""
 SIZES = range(3, 9)
 """Sizes of the batches in which a row is decoded alone with so many others; two is the single other row's."""
 
@@ -56,25 +56,25 @@ EQUAL = tuple(tuple(Other(place, 3 + place // 3, Stay.TO_THE_END) for place in r
 """Others that are admitted together, so that the batch has one size from the watched row's admission on."""
 LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),), *EQUAL)
 LEAVES = LINES.index(LEAVING)
-"""A company whose first row leaves."""
+"""A batch whose first row leaves."""
 
 
 @dataclass(frozen=True)
 class Accompanied(Emission):
     """An emission whose row is decoded with others, who stay, leave before it, join later, or are one alone."""
 
-    company: int = 0
+    batch: int = 0
     """Chooses the others, and names their random numbers."""
 
     @classmethod
-    def of(cls, emission: Emission, company: int) -> Accompanied:
-        """The emission in this company."""
-        return cls(**{each.name: getattr(emission, each.name) for each in fields(emission)}, company=company)
+    def of(cls, emission: Emission, batch: int) -> Accompanied:
+        """The emission in this batch."""
+        return cls(**{each.name: getattr(emission, each.name) for each in fields(emission)}, batch=batch)
 
     @property
     def pair(self) -> bool:
         """True where there is one other row; with a single branch the batch then has exactly two."""
-        return self.company == COMPANIES
+        return self.batch == BATCHES
 
     def program(self, random: Forks, rows: int) -> Tensor:
         """The real session on `rows` branches and other rows: [rows, length] int64, END after the last token."""
@@ -83,16 +83,16 @@ class Accompanied(Emission):
         watched = Request(
             tokens=self.prompt, sampling=self.sampling, seed=WATCHED, max_new_tokens=self.length, ends=self.ends
         )
-        line = LINES[self.company]
+        line = LINES[self.batch]
         requests = [self._request(other, longest, parts.target.vocab_size) for other in line]
         session = Session(
-            parts, rows + len(line), len(self.prompt) + longest + parts.nodes, random=CompanyStreams(random)
+            parts, rows + len(line), len(self.prompt) + longest + parts.nodes, random=BatchStreams(random)
         )
         leaving = []
-        if self.company > COMPANIES:
+        if self.batch > BATCHES:
             session.admit(requests)
         for other, request in zip(line, requests, strict=True):
-            if other.stay is not Stay.LATE and self.company <= COMPANIES:
+            if other.stay is not Stay.LATE and self.batch <= BATCHES:
                 [entry] = session.admit([request])
                 leaving += [entry] if other.stay is Stay.UNTIL_THEN else []
                 session.step()
@@ -110,13 +110,13 @@ class Accompanied(Emission):
         return Request(
             tokens=[(token + other.shift) % vocab for token in self.prompt[: other.prompt]],
             sampling=self.sampling,
-            seed=3 * self.company + other.shift,
+            seed=3 * self.batch + other.shift,
             max_new_tokens=2 if other.stay is Stay.LATE else length,
         )
 
 
 @dataclass
-class Company:
+class BatchRandom:
     """A RandomSource of a batch with some rows that are branches of an enumeration."""
 
     watched: Tensor  # [B] bool
@@ -142,7 +142,7 @@ class Company:
         return torch.cat(found)[torch.cat(rows).argsort()]
 
 
-class CompanyStreams:
+class BatchStreams:
     """A session's streams: the watched rows fork, the numbers of the others follow from their seeds."""
 
     def __init__(self, forks: Forks) -> None:
@@ -155,20 +155,20 @@ class CompanyStreams:
         self._branch, self._others = branch, others  # [B] int64, the branch of each row, -1 for the other rows
         watched = branch >= 0
         branches = self._forks.of_rows(branch[watched])
-        self.draft = Company(watched, branches, others.draft)
-        self.verify = Company(watched, branches, others.verify)
-        self.position = Company(watched, branches, others.position)
+        self.draft = BatchRandom(watched, branches, others.draft)
+        self.verify = BatchRandom(watched, branches, others.verify)
+        self.position = BatchRandom(watched, branches, others.position)
 
-    def start(self, seeds: Sequence[int]) -> CompanyStreams:
+    def start(self, seeds: Sequence[int]) -> BatchStreams:
         """The streams of new rows, which have not joined these yet."""
-        new = CompanyStreams(self._forks)
+        new = BatchStreams(self._forks)
         watched = torch.tensor([seed == WATCHED for seed in seeds])
         branch = (self._started + watched.cumsum(0) - 1).where(watched, -1)
         self._started += int(watched.sum())
         new._begin(branch, SeededRandom.of_seeds([seed for seed in seeds if seed != WATCHED]))
         return new
 
-    def join(self, new: CompanyStreams) -> None:
+    def join(self, new: BatchStreams) -> None:
         """Puts the streams of new rows behind these."""
         self._others.join(new._others)
         self._begin(torch.cat([self._branch, new._branch]), self._others)

@@ -22,7 +22,7 @@ from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.emission import distance
 from specframe.certify.compositions.enumeration import Outcome, enumerate_outcomes
 from specframe.certify.compositions.guided import Deepest
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
@@ -164,15 +164,15 @@ class HeldTree(WatchedTree):
         return found
 
 
-def check_search(miniature: Miniature) -> list[str]:
+def check_search(small: SmallComposition) -> list[str]:
     """The differences between a drafter's native search and the one level by level, in words; empty if there are none.
 
     Drafters in floats, and those of other targets than Llama's kind, have no native search here.
     """
-    drafter, policy = miniature.make_drafter(VOCAB), miniature.make_tree()
+    drafter, policy = small.make_drafter(VOCAB), small.make_tree()
     if policy is None or not isinstance(drafter, NeuralDrafter) or drafter.quantize is None:
         return []
-    head = miniature.drafter.build().head
+    head = small.drafter.build().head
     if isinstance(head, Trimmed):
         drafter.head = Trimmed(keep=KEPT, quantize=head.quantize)
     target = HFTarget.from_model(_model())

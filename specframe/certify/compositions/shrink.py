@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from specframe.certify.compositions.small import LENGTH, Miniature
+from specframe.certify.compositions.small import LENGTH, SmallComposition
 from specframe.kernel.build import Part
 from specframe.kernel.errors import SpecframeError
 
@@ -14,39 +14,39 @@ FEWEST = 3
 """Smallest size of a reduced tree: the root, and two nodes that may be siblings or two levels."""
 
 
-def ladder(own: Miniature) -> list[Miniature]:
+def smaller_versions(own: SmallComposition) -> list[SmallComposition]:
     """The recipe's own composition first, then with smaller and smaller trees, at last with fewer tokens watched.
 
     Three tokens are watched as long as possible: the third is the first that depends on how long the first cycle was.
     """
-    rungs = [own, replace(own.smaller(), small=True, length=LENGTH - 1)]
-    while (simpler := _simpler(rungs[-1])) is not None:
-        rungs.append(simpler)
-    return [*rungs, replace(rungs[-1], length=LENGTH - 2)]
+    found = [own, replace(own.smaller(), small=True, length=LENGTH - 1)]
+    while (simpler := _simpler(found[-1])) is not None:
+        found.append(simpler)
+    return [*found, replace(found[-1], length=LENGTH - 2)]
 
 
-def reduced(own: Miniature, rung: Miniature) -> tuple[str, ...]:
+def reduced(own: SmallComposition, version: SmallComposition) -> tuple[str, ...]:
     """Describes the reductions from the recipe; empty if only the vocabulary is smaller."""
-    whole, small = own.promise, rung.promise
+    whole, small = own.promise, version.promise
     pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
     return tuple(f"{name} {before} -> {now}" for name, before, now in pairs if before != now)
 
 
-def _simpler(miniature: Miniature) -> Miniature | None:
+def _simpler(small: SmallComposition) -> SmallComposition | None:
     """The same with a tree of fewer nodes, as few fewer as one changed option can give; None where none can."""
-    if miniature.tree is None:
+    if small.tree is None:
         return None
-    limit, found, most = _nodes(miniature, miniature.tree), None, FEWEST - 1
-    for part in _variants(miniature.tree):
-        if most < (nodes := _nodes(miniature, part)) < limit:
+    limit, found, most = _nodes(small, small.tree), None, FEWEST - 1
+    for part in _variants(small.tree):
+        if most < (nodes := _nodes(small, part)) < limit:
             found, most = part, nodes
-    return None if found is None else replace(miniature, tree=found)
+    return None if found is None else replace(small, tree=found)
 
 
-def _nodes(miniature: Miniature, tree: Part) -> int:
+def _nodes(small: SmallComposition, tree: Part) -> int:
     """Returns the number of nodes of the policy's trees; 0 where its options do not fit together."""
     try:
-        policy = replace(miniature, tree=tree).make_tree()
+        policy = replace(small, tree=tree).make_tree()
     except SpecframeError:
         return 0
     return (policy.promise.nodes or 0) if policy is not None else 0

@@ -38,7 +38,7 @@ CHEAP = Costs(((1, 1.0), (256, 1.001)), draft=0.0001, rows=1)
 
 
 @dataclass(frozen=True)
-class Miniature:
+class SmallComposition:
     """The recipe's drafter, tree policy and verifier, ready to be built over small targets."""
 
     drafter: Part
@@ -54,7 +54,7 @@ class Miniature:
     """Function from a vocabulary's size and a seed to the model that is the target; None: a table, where it will do."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Miniature:
+    def of(cls, plan: Plan) -> SmallComposition:
         """The parts of a recipe."""
         costs = COSTS if plan.settings["run"].costs else None
         return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"], costs=costs)
@@ -71,7 +71,7 @@ class Miniature:
         """Promise of every draft."""
         return draft_of(self.make_drafter(), self.make_tree())
 
-    def smaller(self) -> Miniature:
+    def smaller(self) -> SmallComposition:
         """The same with the small forms of the parts that have one, and fewer tokens to watch."""
         small = replace(self, small=True, length=LENGTH - 1)
         return small if small.reduced else self

@@ -10,7 +10,7 @@ import torch
 
 import specframe
 from specframe import CompositionError, Sampling
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.heads import FullHead, Trimmed
@@ -94,7 +94,7 @@ def test_a_stop_by_it_is_lossless(tmp_path) -> None:
         "tree: {use: threshold, depth: 2, threshold: 0.6, draw: iid}\n",
         encoding="utf-8",
     )
-    miniature = Miniature.of(plan(Recipe.read(recipe), discover()))
+    miniature = SmallComposition.of(plan(Recipe.read(recipe), discover()))
     comparison = replace(miniature, length=3).emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000)
     assert comparison.enumeration.exhausted and comparison.tv < 1e-9
 

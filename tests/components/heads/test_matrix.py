@@ -7,7 +7,7 @@ import torch
 
 import specframe
 from specframe import Sampling, WeightsError
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.kernel.build import plan
@@ -82,7 +82,7 @@ def test_output_is_the_target_s_greedy_and_in_law(drafter, head, recipe):
     result = specframe.load(recipe, overrides=[*short, *composed(drafter, head, tree)]).generate(prompts)
     assert result.tokens == plain.tokens and result.acceptance.drafted > 0
     sampled = composed(drafter, head, "{use: chain, depth: 2, draw: iid}", "recursive")
-    small = Miniature.of(plan(Recipe.read(recipe, sampled), discover())).smaller()
+    small = SmallComposition.of(plan(Recipe.read(recipe, sampled), discover())).smaller()
     assert small.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
 
 

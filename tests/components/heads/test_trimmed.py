@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.compositions.small import Miniature
+from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed, read_counts, store_vocabulary
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import plan
@@ -86,7 +86,7 @@ def test_recipes_with_it_are_certified_small(tree, verifier, tmp_path, counts):
         f"drafter: {{use: eagle, head: {{use: trimmed, keep: 2, counts: {counts}}}}}\n"
         f"tree: {tree}\nverifier: {verifier}\n"
     )
-    miniature = Miniature.of(plan(Recipe.read(path), discover())).smaller()
+    miniature = SmallComposition.of(plan(Recipe.read(path), discover())).smaller()
     assert miniature.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
 
 

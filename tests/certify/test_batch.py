@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.compositions.batch import COMPANIES, Accompanied
+from specframe.certify.compositions.batch import BATCHES, Accompanied
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -113,12 +113,12 @@ class ForgetsOrder(GivenDrafter):
         return replace(drafted, tokens=tokens)
 
 
-def emission(verifier=Recursive, tree=Chain, drafter=GivenDrafter, temperature=1.0, length=3, company=0) -> Accompanied:
+def emission(verifier=Recursive, tree=Chain, drafter=GivenDrafter, temperature=1.0, length=3, batch=0) -> Accompanied:
     def parts() -> Parts:
         given = drafter(Q)
         return Parts(TableTarget(vocab=3), given, tree(depth=2, draw=Draw.IID), verifier())
 
-    return Accompanied("", parts, Sampling(temperature=temperature), length, (0, 1, 2, 0, 1), company=company)
+    return Accompanied("", parts, Sampling(temperature=temperature), length, (0, 1, 2, 0, 1), batch=batch)
 
 
 @pytest.mark.parametrize("verifier", [Match, Recursive])
@@ -144,7 +144,7 @@ def test_a_row_among_others_emits_the_targets_law(verifier, temperature):
     ids=lambda broken: next(iter(broken.values())).__name__,
 )
 def test_what_mixes_rows_up_is_caught(broken):
-    found = (emission(**broken, length=2, company=company).compare(budget=250) for company in range(4))
+    found = (emission(**broken, length=2, batch=batch).compare(budget=250) for batch in range(4))
     assert any(each.tv > 0.005 for each in found)
 
 
@@ -170,10 +170,10 @@ class WrongForTwo(Rule):
 
 
 def test_what_is_wrong_for_exactly_two_rows_is_caught_with_one_other_row():
-    def tv(company, rows=4096):
-        return emission(WrongForTwo, length=2, company=company).compare(budget=250, rows=rows).tv
+    def tv(batch, rows=4096):
+        return emission(WrongForTwo, length=2, batch=batch).compare(budget=250, rows=rows).tv
 
-    assert tv(COMPANIES, rows=1) > 0.005 and tv(0) < 1e-9
+    assert tv(BATCHES, rows=1) > 0.005 and tv(0) < 1e-9
 
 
 class StaysPut(ForgetsOrder):
@@ -191,7 +191,5 @@ class StaysPut(ForgetsOrder):
 
 @pytest.mark.full
 def test_an_earlier_row_that_leaves_moves_the_watched_one():
-    staying, leaving = (
-        emission(drafter=StaysPut, length=3, company=company).compare(budget=250).tv for company in (0, 2)
-    )
+    staying, leaving = (emission(drafter=StaysPut, length=3, batch=batch).compare(budget=250).tv for batch in (0, 2))
     assert leaving > 1e-3 and staying < 1e-9

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from specframe.bench.figures.intervals import FEWEST_PROMPTS
 from specframe.bench.figures.summary import format_duration
 from specframe.files.text import counted
 
@@ -113,6 +114,8 @@ def count_compared(identity: Mapping[str, Any]) -> int:
 
 def format_intervals(summary: Mapping[str, Any]) -> str:
     """Explains the scope of the intervals and their limits."""
+    if summary["prompts"] < FEWEST_PROMPTS:
+        return f"No intervals: {counted(summary['prompts'], 'prompt')} are too few to know what others would give."
     span = summary["span_seconds"]
     known = "" if span is None else f", as far as its load varied within {format_duration(span)}"
     return f"Intervals: 95 %, for other prompts of the same kind at another time on the same machine{known}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.arguments import asked_recipe, json_option, recipe_command
+from specframe.cli.target import names_model
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
 
     recipe = plan.recipe
     require_places(plan)
+    awaited = hub_names(plan)
+    if names_model(asked_recipe()):
+        awaited = [place for place in awaited if not require_model(place)]
     values: dict[str, tuple[Any, str]] = {}
     for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
         value: Any = recipe.data
@@ -39,8 +43,8 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
         for name, (value, origin) in values.items():
             print(printable(f"{name} = {json.dumps(value)}  ({origin})"))
     names = ", ".join(f"{name} {part.entry.name}" for name, part in plan.parts.items())
-    awaited = "".join(f"; {place} is looked for on the Hub when it is loaded" for place in hub_names(plan))
-    print(printable(f"{asked_recipe()}: valid ({names}){awaited}"))
+    later = "".join(f"; {place} is looked for on the Hub when it is loaded" for place in awaited)
+    print(printable(f"{asked_recipe()}: valid ({names}){later}"))
     return 0
 
 
@@ -52,6 +56,15 @@ def hub_names(plan: Plan) -> list[str]:
     named = [part.options.get(option) for part in plan.parts.values() for option in ("model", "weights")]
     places = [name for name in named if isinstance(name, str) and not name.startswith(ZOO)]
     return [name for name in dict.fromkeys(places) if isinstance(find_place(name), str)]
+
+
+def require_model(name: str) -> bool:
+    """True for a model of the Hub; InputError where neither the Hub nor this machine has a config under the name."""
+    from specframe.components.targets.loading import find_config
+    from specframe.components.targets.source import ModelSource
+
+    find_config(name, ModelSource.of(name, None))
+    return True
 
 
 def require_places(plan: Plan) -> None:

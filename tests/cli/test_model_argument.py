@@ -90,3 +90,16 @@ def test_validate_names_what_it_has_not_looked_for(capsys):
     assert capsys.readouterr().out.endswith("; some-owner/some-model is looked for on the Hub when it is loaded\n")
     assert main(["validate", "lookup"]) == 0
     assert "Hub" not in capsys.readouterr().out
+
+
+def test_validate_of_a_name_that_the_hub_does_not_have_is_an_error(monkeypatch, capsys):
+    def find(name, **_):
+        if "absent" in str(name):
+            raise OSError(f"{name} is not a valid model identifier")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", find)
+    assert main(["validate", "some-owner/absent"]) == 2
+    last = "some-owner/absent cannot be found or reached: some-owner/absent is not a valid model identifier"
+    assert capsys.readouterr().err.splitlines()[-1] == last
+    assert main(["validate", "some-owner/some-model"]) == 0
+    assert "Hub" not in capsys.readouterr().out

@@ -20,6 +20,10 @@ SAMPLES = 500
 CONFIDENCE = 0.95
 FREEDOM, STRETCH = 4, 6
 """The degrees of freedom that an estimate of load variation should have, and the prompts that give one."""
+FEWEST_PROMPTS = 3
+"""Two prompts have one difference: Student's quantile for it is 12.7, which on the log scale bounds nothing."""
+LEAST_FREEDOM = 2.0
+"""The degrees of freedom below which all sources together give no interval."""
 
 
 @dataclass(frozen=True)
@@ -142,16 +146,18 @@ def variance_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) 
 def bound(value: float, sources: Sequence[Variance]) -> Estimate:
     """exp(value) with the interval that independent sources of variance leave around it.
 
-    Few units want Student's wider quantiles, at Satterthwaite's degrees of freedom: percentiles alone would
-    claim 95 % and cover far less at three repeats. One unit has no spread: then there are no
-    bounds.
+    `sources` begin with the prompts. Few units want Student's wider quantiles, at Satterthwaite's degrees of freedom:
+    percentiles alone would claim 95 % and cover far less at three repeats. One unit has no spread, and two have one
+    difference, from which nothing of use follows: then there are no bounds.
     """
-    if min(source.freedom for source in sources) < 1:
+    if sources[0].freedom < FEWEST_PROMPTS - 1 or min(source.freedom for source in sources) < 1:
         return Estimate(exp(value))
     total = sum(source.variance for source in sources)
     if not total:
         return Estimate(exp(value), exp(value), exp(value))
     freedom = total**2 / sum(source.variance**2 / source.freedom for source in sources)
+    if freedom < LEAST_FREEDOM:
+        return Estimate(exp(value))
     half = student(freedom) * sqrt(total)
     return Estimate(exp(value), exp(value - half), exp(value + half))
 

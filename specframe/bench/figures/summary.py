@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from specframe.bench.figures.figures import gather
-from specframe.bench.figures.grid import Axes
-from specframe.bench.figures.intervals import CONFIDENCE
+from specframe.bench.figures.grid import Axes, dig
+from specframe.bench.figures.intervals import CONFIDENCE, FEWEST_PROMPTS
 from specframe.files.text import counted
 from specframe.kernel.errors import InputError
 
@@ -106,12 +106,19 @@ def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[st
     return dict(groups)
 
 
+def _is_unbounded(contestant: Mapping[str, Any]) -> bool:
+    """Returns whether a speed over all prompts has no interval."""
+    rate = dig(contestant["overall"], "tokens_per_second")
+    return rate is not None and rate["low"] is None
+
+
 def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
     """Yields the caveats that a reader must know before trusting the figures."""
     if summary["repeats"] < 2:
         yield "One repeat: load variation is unknown, so times have no interval."
-    if summary["prompts"] < 2:
-        yield "One prompt: what other prompts would give is unknown, so there are no intervals."
+    enough = summary["repeats"] > 1 and summary["prompts"] >= FEWEST_PROMPTS
+    if enough and any(map(_is_unbounded, summary["contestants"])):
+        yield "Too few prompts or repeats for some figures' intervals: those without one have a value alone."
     if (summary["settings"].get("temperature") or 0) > 0:
         yield "Sampled texts differ between contestants and runs: times are compared per token, outputs not at all."
     skipped = summary["skipped"]

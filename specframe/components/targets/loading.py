@@ -63,7 +63,7 @@ def load(
     chosen = find_device(device)
     source = ModelSource.of(place, revision)
     file = GGUFFile.read(source.file) if source.is_gguf else None
-    config = _config(model, source, file)
+    config = find_config(model, source, file)
     classes = architectures.find_classes(type(config))
     if classes is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
@@ -170,7 +170,8 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def _config(model: str, source: ModelSource, file: GGUFFile | None) -> Any:
+def find_config(model: str, source: ModelSource, file: GGUFFile | None = None) -> Any:
+    """The model's config, fetched from the Hub or InputError where none is read without running code."""
     from transformers import AutoConfig
 
     if file is not None:
@@ -183,8 +184,7 @@ def _config(model: str, source: ModelSource, file: GGUFFile | None) -> Any:
         with quiet():
             return AutoConfig.from_pretrained(source.name, **source.options, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        local = isinstance(source.name, Path)
-        problem = "has a config that cannot be read" if local else "cannot be found or reached"
+        problem = "has a config that cannot be read" if isinstance(source.name, Path) else "cannot be found or reached"
         reason = first_line(error)
         if "trust_remote_code" in str(error):
             problem, reason = "cannot be a target", "it needs code of its own, and no code from a model's folder runs"

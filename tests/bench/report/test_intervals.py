@@ -139,6 +139,20 @@ def test_too_few_repeats_give_no_bounds():
     assert estimate(fixed(np.zeros((3, 5)))) is None
 
 
+@pytest.mark.parametrize(("prompts", "bounded"), [(2, False), (3, True)])
+def test_two_prompts_give_no_bounds_for_their_difference_is_one_number(prompts, bounded):
+    """One degree of freedom would put a speedup of 1 between 0 and millions."""
+    found = estimate(fixed(np.array([[0.5], [2.0], [1.0]])[:prompts] * np.ones(5)))
+    assert (found.low is not None) == bounded == (found.high is not None)
+    assert not bounded or 0.1 < found.low < found.value < found.high < 10
+
+
+def test_two_repeats_that_differ_more_than_the_prompts_give_no_bounds():
+    assert estimate(fixed(np.array([[1.0, 2.0]] * 3))).low is None
+    assert estimate(fixed(np.array([[1.0, 2.0]] * 3), timed=False)).low is not None
+    assert estimate(fixed(np.array([[1.0, 2.0, 1.5]] * 3))).low is not None
+
+
 def fixed(cells, timed=True):
     """The mean of some cells, prompts x repeats."""
 

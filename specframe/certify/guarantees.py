@@ -21,6 +21,7 @@ from specframe.files.text import counted
 from specframe.kernel.capabilities import ApproximateTarget
 from specframe.kernel.composition import Relaxed
 from specframe.kernel.interfaces import Target, Verifier, text_of
+from specframe.kernel.layers import LayeredTarget
 from specframe.kernel.types import Cycle, Verdict
 from specframe.sampling.laws import Sampling
 
@@ -87,7 +88,7 @@ class Distance:
 
     prompts: int
     shortened: int
-    """Number of prompts of which it does not read everything."""
+    """Number of prompts of which it does not read or keep everything."""
     tokens: int
     """Number of tokens compared."""
     temperature: float
@@ -133,7 +134,7 @@ def measure_distance(
 
 @torch.inference_mode()
 def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tuple[Tensor, int]:
-    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is read."""
+    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is kept."""
     device = text_of(target).device
     target.open(1, len(row) + len(text))
     tree, scores = target.admit(as_prompts([row], device))
@@ -142,4 +143,6 @@ def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tup
     parts = [scores.logits[0]]
     if len(text) > 1:
         parts.append(target.score(chain_tree(chain[:, :-1])).logits[0])
-    return torch.cat(parts).double().cpu(), int(committed.count[0])
+    read = int(committed.count[0])
+    kept = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
+    return torch.cat(parts).double().cpu(), min(read, kept)

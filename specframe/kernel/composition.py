@@ -59,7 +59,8 @@ class DistantDrafter(Protocol):
 
 def will_approximate(target: Any) -> bool:
     """Returns whether a target, as a plan's `Part`, is approximate once it is built (`ApproximateTarget`)."""
-    return target.options.get("prompt") is not None or getattr(target.component, "approximate", None) is True
+    options = [target.options.get(name) for name in ("prompt", "keep")]
+    return options != [None, None] or getattr(target.component, "approximate", None) is True
 
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:

@@ -188,13 +188,22 @@ class ReadableDrafter(Protocol):
 
 @runtime_checkable
 class LookingAhead(Protocol):
-    """A sight that reads queries of tokens behind a new prompt, too: those that the drafter finds most probable.
+    """A sight that reads queries of tokens behind a new prompt, too, a likely answer.
 
-    They follow from the prompt alone, and are forgotten before the first draft.
+    They follow from the prompt and its first token, and are forgotten before the first draft.
     """
 
     lookahead: int
     """The most tokens whose queries it reads."""
+
+    def bind(self, target: Target) -> None:
+        """Attaches to the target of the prompts."""
+
+    def answers(self, committed: Committed) -> Tensor | None:
+        """The likely answers behind new rows, `lookahead` tokens [R, T] with the rows' roots first.
+
+        None: the most probable tokens of the layers that draft.
+        """
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
         """Takes in the queries [layers, R, heads, T, D] of tokens behind new rows, the last ones of the memory."""

@@ -127,6 +127,13 @@ class SlotCache(Cache):
             for block in self._blocks:
                 block[:, destination, :, :width] = block[:, source, :, :width]
 
+    def choose(self, row: int, slots: Tensor) -> None:
+        """Moves these slots [layers or 1, R, H or 1, K] of the rows from `row` on to the first K, in every layer."""
+        layers, rows = len(self.layers), slice(row, row + slots.shape[1])
+        for plane, states in enumerate(self.every[:, rows]):  # [R, H, S, D]
+            chosen = slots[plane // 2 if len(slots) == layers else 0][..., None]
+            states[:, :, : slots.shape[3]] = states.gather(2, chosen.expand(-1, states.shape[1], -1, states.shape[3]))
+
     def put_row(self, memory: Tensor, row: int) -> None:
         """Writes keys and values of all layers, [2 * layers, H, L, D], to the first L slots of a row."""
         width = memory.shape[2]

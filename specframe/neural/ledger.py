@@ -74,6 +74,11 @@ class Rows:
         size = self.keys.shape[-1]
         return self._queries.unflatten(-1, (-1, size)).transpose(2, 3).to(self.keys.dtype)
 
+    @property
+    def shows(self) -> bool:
+        """True if there are queries."""
+        return self._queries is not None
+
     def show(self, queries: Tensor | None) -> None:
         """Keeps the queries [layers, R, T, heads * D] of what is being committed, the newest last."""
         self._queries = queries
@@ -107,6 +112,17 @@ class Rows:
         """Forgets all but the first so many entries of each row, [B] on the device and on the host."""
         self.count = torch.minimum(self.count, count)
         self.counts = [min(pair) for pair in zip(self.counts, counts, strict=True)]
+
+    def shorten(self, first: int, slots: Tensor) -> None:
+        """Drops all entries of the rows from `first` on but those in the slots [layers or 1, R, H or 1, K], ascending.
+
+        -1 stands behind those of a row that has fewer. Positions stay those of the text.
+        """
+        self.memory.choose(first, slots.clamp(min=0))
+        kept = (slots[0, :, 0] >= 0).sum(-1)
+        offset = torch.zeros_like(self.count) if self.offset is None else self.offset
+        self.offset = torch.cat([offset[:first], offset[first:] + self.count[first:] - kept])
+        self.fill(torch.cat([self.count[:first], kept]), [*self.counts[:first], *kept.tolist()])
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

@@ -43,7 +43,7 @@ def emission(drafter: OwnLayers, verifier) -> Emission:
     target = tiny()
     drafter.bind(target)
     parts = Parts(target, drafter, Chain(depth=2, draw=Draw.IID), verifier)
-    return Emission("", lambda: parts, Sampling(), 3, (0, 1, 2, 0, 1))
+    return Emission("", lambda: parts, Sampling(temperature=1.0), 3, (0, 1, 2, 0, 1))
 
 
 @pytest.mark.sampled

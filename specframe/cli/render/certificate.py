@@ -217,7 +217,7 @@ def _far(certificate: dict[str, Any]) -> str:
 def _print_distance(console: Console, found: dict[str, Any]) -> None:
     console.print("\nthe approximate target against the full one, on the recipe's own model\n", style="bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("read in part", f"{found['shortened']} of {counted(found['prompts'], 'prompt')}")
+    table.add_row("in part", f"{found['shortened']} of {counted(found['prompts'], 'prompt')}")
     table.add_row(
         "distribution",
         f"total variation {found['mean_tv']:.3g} on average, at most {found['largest_tv']:.3g}, at temperature "

@@ -12,7 +12,7 @@ from specframe.files.text import counted, open_console, printable, printable_dat
 TAU_IS = "tokens per forward pass of the target, the bonus token included"
 ALPHA_IS = "the fraction of cycles accepted to depth 1, 2, ..."
 LOSSY = "NO: this verifier changes the target's distribution"
-APPROXIMATE = "NO: the target reads a part of a long prompt, which changes its distribution"
+APPROXIMATE = "NO: the target reads or keeps a part of a long prompt, which changes its distribution"
 LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 

@@ -93,6 +93,8 @@ class OwnLayers:
         small.exit = None if self.exit is None else 1
         small.skip = None if self.skip is None else _of_two_layers(self.skip)
         small.sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
+        if isinstance(small.sight, Untrained):
+            small.sight = small.sight.untrained(vocab)
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         small.quantize = small._bound = None
         small._seen = SeenTokens()
@@ -104,6 +106,8 @@ class OwnLayers:
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
         chosen = replace(self._choice(target.config.num_hidden_layers), quantize=self.quantize)
         target.check_layers(chosen, self.sight)
+        if isinstance(self.sight, LookingAhead):
+            self.sight.bind(target)
         read: Callable[[Tensor], Tensor] = target.head
         if self.head is not None:
             self.head.bind(target)
@@ -146,28 +150,31 @@ class OwnLayers:
         if self.sight is not None and self._bound is not None:
             self.sight.commit(committed, self._bound[0].memory())
             if committed.prompt is not None and isinstance(self.sight, LookingAhead):
-                self._look_ahead(committed.root, self.sight)
+                self._look_ahead(committed, self.sight)
 
     @torch.no_grad()
-    def _look_ahead(self, roots: Tensor, sight: LookingAhead) -> None:
-        """Shows a sight the queries of the tokens that are most probable behind new rows, which begin with `roots` [A].
+    def _look_ahead(self, committed: Committed, sight: LookingAhead) -> None:
+        """Shows a sight the queries of likely answers behind new rows: its own, or the tokens most probable here.
 
         There are as many as have room behind the rows. Nothing is drawn, and what is written is scratch.
         """
         assert self._bound is not None and self.sight is not None
         target, chosen, read = self._bound
         memory = target.memory()
-        rows = len(memory.counts)
-        slots, found = self.sight.choose(memory), []
-        tokens = pad(roots[:, None], (0, 0, rows - len(roots), 0))  # other rows look ahead behind any token
-        for _ in range(min(sight.lookahead, memory.keys.shape[3] - max(memory.counts))):
+        others, slots = len(memory.counts) - len(committed.root), self.sight.choose(memory)
+        steps = min(sight.lookahead, memory.keys.shape[3] - max(memory.counts))
+        answers = sight.answers(committed) if steps else None
+        tokens = committed.root[:, None] if answers is None else answers[:, :steps]
+        tokens, found = pad(tokens, (0, 0, others, 0)), []  # other rows look ahead behind any tokens
+        for step in range(steps if answers is None else min(steps, 1)):
             order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             sure = torch.ones_like(tokens, dtype=torch.bool)
             chain = TokenTree(tokens, order - 1, sure, torch.zeros_like(tokens), levels=tokens.shape[1] - 1)
-            given = target.run_layers(chosen, chain, order[:, -1:], slots)
-            found.append(torch.stack([given[f"query.{layer}"] for layer in range(chosen.layers)])[:, -len(roots) :])
-            best = read(given["last"][:, :, None]).argmax(-1)[:, 0]  # [B, 1]
-            tokens = torch.cat([tokens, best], 1)
+            given = target.run_layers(chosen, chain, order[:, step:], slots)
+            found.append(torch.stack([given[f"query.{layer}"] for layer in range(chosen.layers)])[:, others:])
+            if answers is None:
+                best = read(given["last"][:, :, None]).argmax(-1)[:, 0]  # [B, 1]
+                tokens = torch.cat([tokens, best], 1)
         if found:
             size = memory.keys.shape[-1]
             queries = torch.cat(found, 2).unflatten(-1, (-1, size)).transpose(2, 3)

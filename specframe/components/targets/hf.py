@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
 from specframe.components.targets.anatomy import LoadedModel
-from specframe.components.targets.forward import native, resume
+from specframe.components.targets.forward import kept, native, resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
@@ -38,8 +38,9 @@ class HFTarget(LoadedModel):
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
     pass over a tree. `cache: bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep,
     in float32 without it; the law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what
-    it reads of a longer prompt, in place of all of it: the target is approximate then, and every report calls it lossy.
-    `context` is the most positions of a row, the config's by default.
+    it reads of a longer prompt, in place of all of it, and `keep` a sight that chooses, once a prompt is read, what
+    stays of its keys and values: the target is approximate then, and every report calls it lossy. `context` is the most
+    positions of a row, the config's by default.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -51,6 +52,8 @@ class HFTarget(LoadedModel):
     """Rounding of its keys and values."""
     prompt: PromptSelection | None = None
     """Selection of what it reads of a longer prompt; None: all of it."""
+    keeps: SightPolicy | None = None
+    """Choice of what stays of a longer prompt's keys and values; None: all."""
     _sees = False  # True once its kind is known to score trees behind images rightly
 
     def __init__(
@@ -68,6 +71,7 @@ class HFTarget(LoadedModel):
         compile: bool = False,
         cache: CacheForm | None = None,
         prompt: PromptSelection | None = None,
+        keep: SightPolicy | None = None,
         context: int | None = None,
     ) -> None:
         loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
@@ -87,6 +91,7 @@ class HFTarget(LoadedModel):
         if prompt is not None:
             prompt.bind(self)
             self.prompt = prompt
+        self.keep_part(keep)
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -104,15 +109,22 @@ class HFTarget(LoadedModel):
         """A target of its own state and features around the same weights."""
         target = self.full()
         target.prompt = self.prompt
+        target.keep_part(self.keeps)
         return target
 
     @property
     def approximate(self) -> bool:
-        """True if it reads a part of a long prompt."""
-        return self.prompt is not None
+        """True if it reads a part of a long prompt, or keeps a part of its keys and values."""
+        return self.prompt is not None or self.keeps is not None
+
+    def keep_part(self, sight: SightPolicy | None) -> None:
+        """Makes it keep what a sight chooses of a prompt's keys and values. Raises CompositionError if it cannot."""
+        self.keeps = None if sight is None else kept.bound(self, sight)
+        if sight is not None and sight.queries:
+            self._taps.request_ends()
 
     def full(self) -> HFTarget:
-        """A sibling that reads all of every prompt."""
+        """A sibling that reads all of every prompt, and keeps it."""
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
         target.quantization, target.cache, target.context = self.quantization, self.cache, self.context
@@ -155,6 +167,8 @@ class HFTarget(LoadedModel):
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
+        if self.approximate:
+            kept.require_texts(prompts)
         prompts = self._shortened(prompts)
         self.parts.require_seeing(self.forward, prompts.inputs)
         self._sees = self._sees or image_probe.check_once(self, prompts)
@@ -176,7 +190,7 @@ class HFTarget(LoadedModel):
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
         if piece := state.place_ahead(prompt, limit, prefix):
-            state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.every)))
+            state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.of_prompts)))
         return len(state.ahead)
 
     def _shortened(self, prompts: Prompts) -> Prompts:
@@ -184,8 +198,6 @@ class HFTarget(LoadedModel):
         select = self.prompt
         if select is None or int(prompts.count.max()) <= select.tokens:
             return prompts
-        if prompts.inputs:
-            raise InputError("a prompt with an image is read whole: the target's `prompt` option shortens texts alone")
         texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device
         rows = [text[:count] for text, count in texts]
         kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
@@ -222,7 +234,11 @@ class HFTarget(LoadedModel):
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """Commits a verdict; keeps the keys and values of the root and the accepted path, drops the rest."""
-        return self._running().commit(tree, verdict)
+        state = self._running()
+        committed = state.commit(tree, verdict)
+        if self.keeps is not None and committed.prompt is not None:
+            kept.shorten(state, self.forward, self.keeps, committed, self.context)
+        return committed
 
     def memory(self) -> CommittedMemory:
         """The keys and values of what is committed."""

@@ -177,9 +177,10 @@ def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | Non
             "add verifier.use=match"
         )
     if endpoint is None and will_approximate(plan.parts["target"]):
+        option = "prompt" if plan.parts["target"].options.get("prompt") is not None else "keep"
         raise InputError(
-            "the target reads a part of long prompts (target.prompt): its texts are not distributed as its model's; "
-            "add target.prompt=null"
+            f"the target reads or keeps a part of long prompts (target.{option}): its texts are not distributed as its "
+            f"model's; add target.{option}=null"
         )
 
 

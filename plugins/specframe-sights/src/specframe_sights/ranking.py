@@ -31,7 +31,7 @@ class Ranking:
 
     def clear(self) -> None:
         """Forgets all rows."""
-        self._begins = []
+        self._pieces, self._begins = torch.zeros(0), []
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

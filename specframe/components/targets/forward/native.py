@@ -141,7 +141,8 @@ class NativeForward:
         wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if tap != "last"}
         few = None if asked.layers is None else asked.layers.quantize
         layers = self._layers if few is None else self._copies[few]
-        layers.run(hidden, asked.positions, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
+        places = asked.positions if asked.places is None else asked.places
+        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
         for tap in filter(is_query, wanted):
             wanted[tap] *= sizes.scale
         return hidden.to(self._embedding.weight.dtype), wanted

@@ -172,6 +172,8 @@ def positions_of(rows: Rows, tree: TokenTree, context: int) -> Tensor:
     positions = rows.count[:, None]  # [B, 1]
     if tree.tokens.shape[1] > 1:
         positions = positions + tree.depth  # [B, N]
+    if rows.offset is not None:
+        return positions.minimum(context - 1 - rows.offset[:, None])
     if rows.base + tree.levels >= context:
         positions = positions.clamp(max=context - 1)
     return positions

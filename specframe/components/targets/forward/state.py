@@ -131,7 +131,7 @@ class State:
         keep = prompts.count[:, None] - 1 - sight.start  # [A, 1]
         positions = torch.arange(sight.start, sight.end, device=tokens.device).expand(tokens.shape)
         places, offset = vision.place(prompts)
-        wanted = taps.every | taps.images(inputs := prompts.inputs)
+        wanted = taps.of_prompts | taps.images(inputs := prompts.inputs)
         asked = Pass(tokens, positions, sight, row, taps=wanted, keep=keep, places=places, inputs=inputs)
         logits, features = vision.look(lambda: forward.run(asked, self.cache), inputs)
         self.admitted, self._offset = prompts, offset

@@ -37,6 +37,7 @@ class Taps:
         self._images = False
         self._wanted: frozenset[str] = frozenset()
         self._queries: frozenset[str] = frozenset()
+        self._ends: frozenset[str] = frozenset()
 
     def request(self, names: frozenset[str]) -> None:
         """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""
@@ -51,6 +52,15 @@ class Taps:
     def request_queries(self) -> None:
         """Makes every forward capture the queries of all layers, `query.K`."""
         self._queries = frozenset(self._attention)
+
+    def request_ends(self) -> None:
+        """Makes the forward passes over prompts capture the queries of all layers."""
+        self._ends = frozenset(self._attention)
+
+    @property
+    def of_prompts(self) -> frozenset[str]:
+        """The taps that the forward passes over prompts capture."""
+        return self.every | self._ends
 
     @property
     def wanted(self) -> frozenset[str]:

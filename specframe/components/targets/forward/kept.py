@@ -1,0 +1,138 @@
+"""The part of a prompt's keys and values that an approximate target keeps: what a sight chooses once it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.components.targets.forward.compiled import CompiledForward
+from specframe.components.targets.forward.state import State
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice, LookingAhead, SightPolicy, UpperSight
+from specframe.kernel.types import Committed, Prompts
+from specframe.native.sight import Causal
+from specframe.neural.forward import NONE, Forward, Pass
+from specframe.neural.transfer import tensor_on
+
+if TYPE_CHECKING:
+    from specframe.components.targets.hf import HFTarget
+
+
+@dataclass(frozen=True)
+class PromptMemory:
+    """The memory of one new row, as a sight looks at it."""
+
+    count: Tensor
+    counts: Sequence[int]
+    keys: Tensor
+    values: Tensor
+    shown: Tensor | None
+
+    @classmethod
+    def of(cls, state: State, row: int, place: int) -> PromptMemory:
+        """The memory of a row of the session, the new one at `place` among those of the commit."""
+        rows, one = state.rows, slice(row, row + 1)
+        shown = rows.queries[:, place : place + 1] if rows.shows else None
+        return cls(rows.count[one], rows.counts[one], rows.keys[:, one], rows.values[:, one], shown)
+
+    @property
+    def queries(self) -> Tensor:
+        """The queries of the prompt's end. Raises CompositionError where the target shows none."""
+        if self.shown is None:
+            raise CompositionError("a sight of this kind needs queries, which the target's attention does not show")
+        return self.shown
+
+    def copy(self, row: int, count: int) -> Tensor:
+        """Raises CompositionError: what is kept of a prompt is no beginning of another."""
+        raise CompositionError("a target that keeps a part of a prompt's keys and values has none of its beginning")
+
+
+def bound(target: HFTarget, sight: SightPolicy) -> SightPolicy:
+    """The sight, once it is known that the target can keep what it chooses; raises CompositionError otherwise."""
+    target.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
+    if isinstance(sight, UpperSight) or target.forward.cache == "int8":
+        raise CompositionError(f"a target cannot {what} in int8, which rounds them in blocks of tokens")
+    if isinstance(target.forward, CompiledForward):
+        raise CompositionError("the option `keep` of a target goes without `compile`: leave one of them out")
+    layers = target.config.num_hidden_layers
+    target.full().check_layers(LayerChoice.first(layers, layers), sight)
+    if isinstance(sight, LookingAhead):
+        sight.bind(target)
+    return sight
+
+
+def require_texts(prompts: Prompts) -> None:
+    """Raises InputError for prompts with other inputs than tokens."""
+    if prompts.inputs:
+        raise InputError("a prompt with an image is read whole: `prompt` and `keep` of a target shorten texts alone")
+
+
+@torch.no_grad()
+def shorten(state: State, forward: Forward, sight: SightPolicy, committed: Committed, context: int) -> None:
+    """Drops what the sight does not choose of the prompts of new rows.
+
+    Each row is by itself, so that what is kept follows from its text, and not from its neighbours. What is read ahead
+    is written behind it, where the next tree is written over it.
+    """
+    counts = committed.count.tolist()
+    first = len(state.rows.counts) - len(counts)
+    found = [
+        _chosen(state, forward, sight, _alone(committed, place), (first + place, place), context)
+        for place in range(len(counts))
+    ]  # [layers or 1, 1, heads or 1, K] each
+    if all(slots.shape[3] == count for slots, count in zip(found, counts, strict=True)):
+        return
+    width = max(slots.shape[3] for slots in found)
+    state.rows.shorten(first, torch.cat([pad(slots, (0, width - slots.shape[3]), value=-1) for slots in found], 1))
+
+
+def _alone(committed: Committed, place: int) -> Committed:
+    """The commit of one new row."""
+    assert committed.prompt is not None
+    one = slice(place, place + 1)
+    tokens, count = committed.tokens[one], committed.count[one]
+    prompt = Prompts(committed.prompt.tokens[one], committed.prompt.count[one])
+    return replace(committed, tokens=tokens, count=count, features={}, root=committed.root[one], prompt=prompt)
+
+
+def _chosen(
+    state: State, forward: Forward, sight: SightPolicy, committed: Committed, at: tuple[int, int], context: int
+) -> Tensor:
+    row, place = at
+    memory = PromptMemory.of(state, row, place)
+    (have,) = memory.counts
+    sight.open(1, have)
+    sight.commit(committed, memory)
+    if isinstance(sight, LookingAhead) and (steps := min(sight.lookahead, context - have)) > 0:
+        state.cache.reserve(have + steps)
+        memory = PromptMemory.of(state, row, place)
+        queries = _ahead(state, forward, sight.answers(committed), committed.root, (row, have, steps))
+        size = memory.keys.shape[-1]
+        sight.look_ahead(queries.unflatten(-1, (-1, size)).transpose(2, 3).to(memory.keys.dtype), memory)
+    slots = sight.choose(memory).slots
+    return slots[..., : int((slots[0, 0, 0] >= 0).sum())]
+
+
+def _ahead(state: State, forward: Forward, answer: Tensor | None, root: Tensor, at: tuple[int, int, int]) -> Tensor:
+    """The queries [layers, 1, T, heads * size] of a likely answer behind a row; without one, the target's own."""
+    row, have, steps = at
+    layers = len(state.cache.layers)
+    queries, taps = list[Tensor](), frozenset(f"query.{layer}" for layer in range(layers))
+    best, taken = root[:, None], 0
+    while taken < steps:
+        tokens = best if answer is None else answer[:, taken : min(taken + NEWEST_QUERIES, steps)]
+        start, more = have + taken, tokens.shape[1]
+        positions = start + torch.arange(more, device=tokens.device)[None]
+        keep = NONE if answer is not None else tensor_on(tokens.device, [[0]])
+        asked = Pass(tokens, positions, Causal(start, [more]), row, taps=taps, keep=keep)
+        logits, features = forward.run(asked, state.cache)
+        if logits is not None:
+            best = logits.argmax(-1)
+        queries.append(torch.stack([features[f"query.{layer}"] for layer in range(layers)]))
+        taken += more
+    return torch.cat(queries, 2)

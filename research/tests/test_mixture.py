@@ -49,3 +49,22 @@ def test_texts_that_share_ten_words_with_a_benchmark_are_left_out(tmp_path, monk
     mixture.main()
     written = [json.loads(line)["messages"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(turns[0]["content"] for turns in written) == ["Hello there", "How many?", "Write another."]
+
+
+def test_another_targets_answers_take_the_place_of_smollm2s(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(TRAINING))
+    mixture = importlib.import_module("mixture")
+    write(tmp_path / "bench/some/question.jsonl", [{"turns": [ASKED, SHORT]}])
+    write(tmp_path / "bench/gsm8k/train.jsonl", [])
+    for name in ("codegen-instruct.json", "roleplay-simple-deduped-roleplay-instruct.json"):
+        (tmp_path / "instruct/gpteacher").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "instruct/gpteacher" / name).write_text("[]")
+    write(tmp_path / "instruct/halueval/general_data.json", [])
+    write(tmp_path / "cold.jsonl", [answered("Sort a list.", "Use the function sorted."), answered("A sum?", "4")])
+    write(tmp_path / "warm.jsonl", [answered("Add one.", "x = x + 1"), answered(SHORT, "It was Jane Austen.")])
+    files = [str(tmp_path / name) for name in ("cold.jsonl", "warm.jsonl")]
+    given = ["--data", str(tmp_path), "--answers", *files, "--shortest", "3", "--out", str(tmp_path / "out.jsonl")]
+    monkeypatch.setattr(sys, "argv", ["mixture.py", *given])
+    mixture.main()
+    written = [json.loads(line)["messages"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(turns[0]["content"] for turns in written) == ["Add one.", "Sort a list."]

@@ -1,8 +1,8 @@
-"""Write what SmolLM2's drafters are trained on: ``python mixture.py --data FOLDER --out FILE``.
+"""Write what a drafter is trained on: ``python mixture.py --data FOLDER --out FILE``.
 
-The target's own answers, those published with the data and those of the package specframe-zoo, and ``--others`` of
-other writers to questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a
-benchmark is taken, and nothing that shares ten words in a row with one.
+The target's own answers, for SmolLM2 those published with the data and those of the package specframe-zoo, for others
+the files of ``--answers``, and ``--others`` of other writers to questions that it has not answered. ``FOLDER`` is laid
+out as ``SPECFRAME_DATA``. No question of a benchmark is taken, and nothing that shares ten words in a row with one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,13 @@ def benchmarks(data: Path) -> set[str]:
     return held
 
 
-def own(data: Path, more: bool) -> Iterator[tuple[str, str]]:
-    """Yield the target's own answers with their questions."""
-    for path in (data / "smollm2" / "answers.jsonl.gz", OWN, *([MORE] if more else [])):
+def own(files: Iterable[Path], shortest: int) -> Iterator[tuple[str, str]]:
+    """Yield the target's own answers with their questions; those of fewer words than ``shortest`` are left out."""
+    for path in files:
         for record in lines(path):
             question, answer = (message["content"] for message in record["messages"])
-            yield question, answer
+            if len(answer.split()) >= shortest:
+                yield question, answer
 
 
 def others(data: Path) -> Iterator[tuple[str, str]]:
@@ -82,14 +83,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder that SPECFRAME_DATA names")
     parser.add_argument("--out", type=Path, required=True, help="a JSONL file of messages")
     parser.add_argument("--more", action="store_true", help="with the answers that were made later")
+    parser.add_argument("--answers", type=Path, nargs="+", help="another target's, as `specframe distill-data` writes")
+    parser.add_argument("--shortest", type=int, default=0, help="words of an answer of its own, at least")
     parser.add_argument("--others", type=int, default=OTHERS, help="answers of other writers, at most")
     options = parser.parse_args()
     held, passages, chance = benchmarks(options.data), benchmark_shingles(options.data), random.Random(7)
 
+    files = options.answers or [options.data / "smollm2" / "answers.jsonl.gz", OWN, *([MORE] if options.more else [])]
+
     def clean(pair: tuple[str, str]) -> bool:
         return key(pair[0]) not in held and passages.isdisjoint(shingles("\n".join(pair)))
 
-    chosen = [pair for pair in own(options.data, options.more) if clean(pair)]
+    chosen = [pair for pair in own(files, options.shortest) if clean(pair)]
     count, seen, more = len(chosen), {key(question) for question, _ in chosen}, []
     for question, answer in others(options.data):
         if key(question) not in seen and answer.strip() and len(question) <= LONGEST_QUESTION:

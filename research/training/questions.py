@@ -57,7 +57,8 @@ def instructions(data: Path) -> Found:
     """Yield the questions of sets of instructions, each with its source."""
     for name in ("codegen-instruct", "roleplay-simple-deduped-roleplay-instruct", "toolformer-dedupe-only-dataset"):
         for record in json.loads((data / "instruct" / "gpteacher" / f"{name}.json").read_text()):
-            yield "gpteacher", f"{record['instruction']}\n{record['input']}"
+            source = "gpteacher_codegen" if name.startswith("codegen") else "gpteacher"
+            yield source, f"{record['instruction']}\n{record['input']}"
     for record in lines(data / "instruct" / "halueval" / "general_data.json"):
         yield "halueval", str(record["user_query"])
     for record in lines(data / "instruct" / "self_instruct" / "seed_tasks.jsonl"):

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
 from specframe.components.heads import Trimmed
-from specframe.testing import check_plugin
+from specframe.neural import checkpoint
+from specframe.testing import check_plugin, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 
@@ -64,6 +65,21 @@ def test_dspark_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) ->
     loaded = again(stored(tmp_path, drafter), DSpark, from_anchor=options.get("from_anchor", True))
     torch.testing.assert_close(texts.proposed(loaded), texts.proposed(drafter), rtol=0, atol=0)
     assert loaded.layout.markov == drafter.layout.markov
+
+
+@pytest.mark.parametrize("kind", [DFlash, DSpark])
+def test_a_drafter_in_8_bits_is_the_whole_one_rounded(kind: type[DFlash], tmp_path: Path) -> None:
+    target = tiny_target(size=64, layers=texts.LAYERS, dtype=torch.float32)
+    whole = kind(block_size=4, layers=1)
+    whole.bind(target)
+    whole.save(tmp_path / "whole")
+    checkpoint.shrink(tmp_path / "whole", tmp_path / "small")
+    small = kind(block_size=4, weights=str(tmp_path / "small"))
+    small.bind(target)
+    weights, rounded = (drafter.network.state_dict() for drafter in (whole, small))
+    assert weights.keys() == rounded.keys()
+    for name, weight in weights.items():
+        assert (rounded[name] - weight).abs().max() <= weight.abs().max() / 100, name
 
 
 def test_a_draft_vocabulary_s_biases_come_back(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class BlockLayout:
             plan=plan,
             markov=markov,
             own=_own_head(folder, own, stored, min(shape.vocab_size, target.vocab_size)),
-            dtype=_dtype(folder, own),
+            dtype=_dtype(folder),
             stored=stored,
         )
 
@@ -287,6 +287,8 @@ def _tensor(folder: Path, name: str) -> torch.Tensor:
         raise WeightsError(f"cannot read {folder / checkpoint.WEIGHTS}: {checkpoint.reason(error)}") from error
 
 
-def _dtype(folder: Path, own: Mapping[str, list[int]]) -> torch.dtype:
-    """The dtype of `fc`."""
-    return _tensor(folder, "fc.weight").dtype if "fc.weight" in own else torch.bfloat16
+def _dtype(folder: Path) -> torch.dtype:
+    """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
+    with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
+        names = file.keys()
+    return _tensor(folder, "fc.weight").dtype if "fc.weight" in names else torch.bfloat16

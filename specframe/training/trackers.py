@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class Trackers:
         for name in self.names:
             kind = LOGGER_TYPE_TO_CLASS[name]
             place = {"logging_dir": str(self.folder)} if kind.requires_logging_directory else {}
+            if name == "wandb" and "WANDB_DIR" not in os.environ:
+                place["dir"] = str(self.folder)
             try:
                 tracker = kind(self.folder.name, **place)
                 if hasattr(tracker, "start"):  # since Accelerate 1.9

@@ -86,6 +86,26 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
         require_trackers(["wandb"])
 
 
+@pytest.mark.parametrize("elsewhere", [None, "runs"])
+def test_weights_and_biases_writes_to_the_training_unless_a_variable_names_a_folder(monkeypatch, tmp_path, elsewhere):
+    opened = []
+
+    class Recorded:
+        requires_logging_directory = False
+
+        def __init__(self, name, **options):
+            opened.append((name, options))
+
+        def store_init_configuration(self, config): ...
+
+    monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "wandb", Recorded)
+    monkeypatch.delenv("WANDB_DIR", raising=False)
+    if elsewhere:
+        monkeypatch.setenv("WANDB_DIR", elsewhere)
+    Trackers(["wandb"], tmp_path / "mine", {}).start(0, 1, "")
+    assert opened == [("mine", {} if elsewhere else {"dir": str(tmp_path / "mine")})]
+
+
 def test_a_tracker_that_cannot_be_opened_is_one_line(tmp_path):
     place = tmp_path / "file"
     place.write_text("in the way")

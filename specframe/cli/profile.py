@@ -74,7 +74,7 @@ class Sizes(click.ParamType):
 @click.option(
     "--precisions",
     is_flag=True,
-    help="time the target's forward passes in float32, bfloat16, int8 and int4, with kernels, on fewer threads "
+    help="time the target's forward passes in float32, bfloat16, int8 and int4, by native passes, on fewer threads "
     "and, with target.compile=true, compiled; recommend one of them and its tree",
 )
 @click.option(

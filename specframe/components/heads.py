@@ -115,7 +115,7 @@ class Trimmed:
 
     @property
     def matrix(self) -> Any:
-        """The kept rows as the kernels take them, where the logits are their product with the features; else None."""
+        """The kept rows as native code takes them, where the logits are their product with the features; else None."""
         return getattr(self._part, "matrix", None)
 
     def __call__(self, features: Tensor) -> Tensor:

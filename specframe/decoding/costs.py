@@ -89,7 +89,7 @@ def _with_longer(costs: Costs, longer: Mapping[int, Mapping[int, float]]) -> Cos
 def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     """The costs of forward passes of target and drafter on this machine, timed the first time and kept.
 
-    They are kept with fetched models and compiled kernels, for the kind of model, drafter, processor and number of
+    They are kept with fetched models and the native library, for the kind of model, drafter, processor and number of
     threads. The target's are kept apart, too: with another drafter, that one alone is timed. None where a tree's size
     is not chosen by costs: on an accelerator, and for targets without a fingerprint.
     """

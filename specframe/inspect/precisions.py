@@ -11,14 +11,14 @@ from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.decoding.costs import time_forwards
 from specframe.inspect.profile import Profile
 
-PLAIN = {"quantize": "null", "kernels": "false", "compile": "false"}
+PLAIN = {"quantize": "null", "native": "false", "compile": "false"}
 PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "float32": {"dtype": "float32", **PLAIN},
     "float32, compiled": {"dtype": "float32", **PLAIN, "compile": "true"},
-    "float32, kernels": {"dtype": "float32", **PLAIN, "kernels": "true"},
+    "float32, native": {"dtype": "float32", **PLAIN, "native": "true"},
     "bfloat16": {"dtype": "bfloat16", **PLAIN},
     "bfloat16, compiled": {"dtype": "bfloat16", **PLAIN, "compile": "true"},
-    "bfloat16, kernels": {"dtype": "bfloat16", **PLAIN, "kernels": "true"},
+    "bfloat16, native": {"dtype": "bfloat16", **PLAIN, "native": "true"},
     "int8": {"dtype": "bfloat16", **PLAIN, "quantize": "int8"},
     "int4": {"dtype": "bfloat16", **PLAIN, "quantize": "int4"},
 }

@@ -124,7 +124,7 @@ def _cycle(
 
 def _recorded_q(cycle: Cycle) -> list[float | None]:
     """Returns by node the recorded probability of nodes that a drafter sampled into a tree of its own."""
-    tree = cycle.draft
+    tree = cycle.draft.whole(cycle.scores.logits.shape[-1])
     if tree.q is None or tree.q_row is None:
         return [None] * tree.tokens.shape[1]
     q: Tensor = tree.q[0][tree.q_row[0].clamp(min=0), tree.tokens.where(tree.valid, 0)[0]]

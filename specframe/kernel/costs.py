@@ -164,7 +164,7 @@ class Costs:
 
 
 def added(values: Iterable[float]) -> float:
-    """The values added up one after the other, as kernels do it; Python's own sum may round otherwise."""
+    """The values added up one after the other, as native code does it; Python's own sum may round otherwise."""
     total = 0.0
     for value in values:
         total += value

@@ -58,7 +58,7 @@ def find_recipe(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of files that can be computed or fetched again: models, kernels, self-tests.
+    """The folder of files that can be computed or fetched again: models, the native library, self-tests.
 
     It is SPECFRAME_CACHE, or the user's cache folder.
     """

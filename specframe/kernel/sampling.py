@@ -66,6 +66,11 @@ class Streams(Protocol):
 class SamplingRule(Protocol):
     """The one place where logits become laws, for target and drafter alike."""
 
+    @property
+    def processors(self) -> Sequence[object]:
+        """The rows' logits processors, which read logits over the whole vocabulary: without any, a part will do."""
+        ...
+
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from sys import maxsize
@@ -44,8 +44,9 @@ class TokenTree:
     valid: Tensor  # [B, N] bool
     draw: Tensor  # [B, N] int64, a Draw per node; the root's is meaningless
     levels: int  # no node lies deeper than this, padding included (a host number: loops need no device read)
-    q: Tensor | None = None  # [B, P, V] laws the sampled nodes were drawn from
+    q: Tensor | None = None  # [B, P, v] laws the sampled nodes were drawn from
     q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
+    support: Tensor | None = None  # [v] int64, the tokens of q's columns; None: the whole vocabulary
 
     @cached_property
     def ancestors(self) -> Tensor:
@@ -66,7 +67,14 @@ class TokenTree:
         parts = {name: getattr(self, name)[rows] for name in ("tokens", "parent", "valid", "draw")}
         q = None if self.q is None else self.q[rows]
         q_row = None if self.q_row is None else self.q_row[rows]
-        return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row)
+        return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row, support=self.support)
+
+    def whole(self, vocab: int) -> TokenTree:
+        """The same tree with its laws over the whole vocabulary: q is [B, P, V], and there is no support."""
+        if self.q is None or self.support is None:
+            return self
+        q = self.q.new_zeros(*self.q.shape[:2], vocab).index_copy_(2, self.support, self.q)
+        return replace(self, q=q, support=None)
 
     def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
         """Returns this tree with the nodes of another `top` tree below the same root, common prefixes being one node.
@@ -183,6 +191,7 @@ def _only(tree: TokenTree, kept: Sequence[Sequence[int]]) -> TokenTree:
         levels=levels,
         q=tree.q,
         q_row=None if tree.q_row is None else tree.q_row.gather(1, chosen) * valid,
+        support=tree.support,
     )
 
 
@@ -241,4 +250,5 @@ def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
         levels=max(tree.levels, *(depth for row in rows for depth in row.depths)),
         q=tree.q,
         q_row=None if tree.q_row is None else joined(tree.q_row, tokens * 0),
+        support=tree.support,
     )

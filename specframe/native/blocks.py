@@ -11,7 +11,7 @@ from torch import Tensor
 BLOCK = 32
 """Inputs that share a scale."""
 TILE = 16
-"""Outputs that the kernels compute at once."""
+"""Outputs that native code computes at once."""
 Bits = Literal[4, 8, 16, 32]
 
 

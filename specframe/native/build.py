@@ -1,4 +1,4 @@
-"""The compiled kernels: built once by the machine's C++ compiler, for its processor, and kept in the user's cache.
+"""The native library: built once by the machine's C++ compiler, for its processor, and kept in the user's cache.
 
 Loading a library runs what it holds, so only this user, or the administrator, may have written it.
 """
@@ -38,7 +38,7 @@ SECONDS = 300
 
 
 class Weight(Structure):
-    """A matrix, as the kernels take it."""
+    """A matrix, as native code takes it."""
 
     _fields_ = (("data", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64), ("bits", c_int64))
 
@@ -77,8 +77,8 @@ class Batch(Structure):
 
 
 @cache
-def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """The kernels, compiled first unless the cache has them whole for this processor, compiler and source.
+def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+    """The native library, compiled first unless the cache has it whole for this processor, compiler and source.
 
     Their functions raise MemoryError where there is no room for what they compute with. Raises InputError where there
     is no compiler, where it refuses, or where another user can write to the cache.
@@ -87,31 +87,31 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
     named = (*compiler, _version(compiler), *flags, processor())
     key = sha256(b"\0".join([*sources, *map(str.encode, named)])).hexdigest()[:16]
-    library = cache_folder() / "kernels" / f"quantized-{key}.so"
+    library = cache_folder() / "native" / f"specframe-{key}.so"
     refuse_strangers(library)
-    kernels = _open(library) if is_whole(library) else None
-    if kernels is None:
+    loaded = _open(library) if is_whole(library) else None
+    if loaded is None:
         _compile(compiler, flags, library)
-        kernels = _open(library)
-    if kernels is None:
-        raise InputError(f"the kernels in {library.parent} cannot be loaded, though they were just compiled")
-    kernels.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
-    kernels.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
-    kernels.specframe_rank.restype = None
-    kernels.specframe_decode.argtypes = [
+        loaded = _open(library)
+    if loaded is None:
+        raise InputError(f"the native library in {library.parent} cannot be loaded, though it was just compiled")
+    loaded.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
+    loaded.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+    loaded.specframe_rank.restype = None
+    loaded.specframe_decode.argtypes = [
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
-    kernels.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, c_int64, c_void_p]
-    kernels.specframe_normalize.restype = None
-    kernels.specframe_draft.argtypes = [c_void_p] * 5
-    kernels.specframe_recur.argtypes = [
+    loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, c_int64, c_void_p]
+    loaded.specframe_normalize.restype = None
+    loaded.specframe_draft.argtypes = [c_void_p] * 5
+    loaded.specframe_recur.argtypes = [
         *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
     ]
     for name in ("multiply", "decode", "recur", "draft"):
-        function = getattr(kernels, f"specframe_{name}")
+        function = getattr(loaded, f"specframe_{name}")
         function.restype = _succeed
-    return kernels
+    return loaded
 
 
 def _succeed(status: int) -> None:
@@ -122,7 +122,7 @@ def _succeed(status: int) -> None:
 
 def are_loaded() -> bool:
     """Returns whether this process has loaded the native library already, so that it costs nothing to call."""
-    return load_kernels.cache_info().currsize > 0
+    return load_native.cache_info().currsize > 0
 
 
 def _compiler() -> tuple[str, ...]:
@@ -165,13 +165,15 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             if done.returncode:
                 line = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-                raise InputError(f"{shlex.join(compiler)} cannot compile the kernels: {line[:200]}")
+                raise InputError(f"{shlex.join(compiler)} cannot compile the native library: {line[:200]}")
             seal(made)
             made.replace(library)
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"{shlex.join(compiler)} has not compiled the kernels within {SECONDS} seconds") from error
+        raise InputError(f"{shlex.join(compiler)} has not compiled the library within {SECONDS} seconds") from error
     except OSError as error:
-        raise InputError(f"the kernels cannot be written to {library.parent}: {error.strerror or error}") from error
+        raise InputError(
+            f"the native library cannot be written to {library.parent}: {error.strerror or error}"
+        ) from error
 
 
 def processor() -> str:
@@ -210,9 +212,9 @@ def refuse_strangers(library: Path) -> None:
         near = path in (whole, whole.parent)
         open_to = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH if near else stat.S_IWOTH)
         if found.st_uid not in (0, os.getuid()):
-            raise InputError(f"the kernels are not loaded from {library.parent}: {path} is another user's")
+            raise InputError(f"the native library is not loaded from {library.parent}: {path} is another user's")
         if open_to and (near or not found.st_mode & stat.S_ISVTX):
-            raise InputError(f"the kernels are not loaded from {library.parent}: others can write to {path}")
+            raise InputError(f"the native library is not loaded from {library.parent}: others can write to {path}")
 
 
 def seal(library: Path) -> None:

@@ -1,4 +1,4 @@
-"""Llama-like decoder layers as one call of the kernels: no dispatch between their operators."""
+"""Llama-like decoder layers as one native call: no dispatch between their operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
 from specframe.native.bounds import check_integers, check_lists, check_numbers, check_room, check_sight
-from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
+from specframe.native.build import Batch, DecoderSizes, Layer, load_native
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Listed, Mask, Tree
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""transformers' model types whose layers the kernels compute."""
+"""transformers' model types whose layers native code computes."""
 ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings that are a table: the same for every length of text."""
 LARGEST_HEAD = 256
@@ -74,7 +74,7 @@ class PackedLayers:
         )
         self._rotary = rotary
         self.records = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
-        """The layers as the kernels take them."""
+        """The layers as native code takes them."""
         self.cache = cache
         dtype = torch.float32 if cache == torch.uint8 else cache
         self._sample = torch.empty(0, groups, 1, size, dtype=dtype)  # a sample of keys and values
@@ -143,7 +143,7 @@ class PackedLayers:
             if beginning.shape != hidden.shape:
                 raise ValueError(f"embeddings are {list(hidden.shape)}, not {list(beginning.shape)}")
             where.embeddings = beginning.data_ptr()
-        load_kernels().specframe_decode(
+        load_native().specframe_decode(
             ctypes.byref(self.shape),
             self.records,
             ctypes.byref(where),
@@ -188,7 +188,7 @@ class PackedLayers:
     ) -> int:
         """The first position beyond those of the nodes.
 
-        Raises ValueError for tensors that the kernels would read or write beyond, or take for something else.
+        Raises ValueError for tensors that native code would read or write beyond, or take for something else.
         """
         rows, nodes = hidden.shape[:2]
         check_numbers((hidden, *taps.values()))
@@ -257,7 +257,7 @@ class PackedLayers:
 
 
 def packed(linear: nn.Module) -> QuantizedLinear:
-    """A linear layer as the kernels take it: itself if it was quantized, else a copy, in float32 or bfloat16."""
+    """A linear layer as native code takes it: itself if it was quantized, else a copy, in float32 or bfloat16."""
     if isinstance(linear, QuantizedLinear):
         return linear
     assert isinstance(linear, nn.Linear)

@@ -1,4 +1,4 @@
-"""A whole draft as one call of the kernels: new pairs taken in, a beam search over the levels, the finished tree."""
+"""A whole draft as one native call: new pairs taken in, a beam search over the levels, the finished tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
-from specframe.native.build import DecoderSizes, Weight, load_kernels
+from specframe.native.build import DecoderSizes, Weight, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import Cells
@@ -170,7 +170,7 @@ class NativeDraft:
         trees = _Trees(
             *(whole.data_ptr() + part * size for part in range(3)), marks.data_ptr(), marks.data_ptr() + size // 8
         )
-        load_kernels().specframe_draft(
+        load_native().specframe_draft(
             ctypes.byref(self._network),
             ctypes.byref(rows),
             None if new is None else ctypes.byref(new),
@@ -189,7 +189,7 @@ class NativeDraft:
         pairs: NewPairs | None,
         states: Tensor | None,
     ) -> None:
-        """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
+        """Raises ValueError for tensors that native code would read or write beyond, or take for something else."""
         batch, width, block, cells = len(held), self.parts.layers.shape.width, self.parts.block, self.parts.cells
         if roots.dtype != torch.int64 or roots.shape != (batch,) or not roots.is_contiguous():
             raise ValueError(f"roots are contiguous int64 [{batch}], not {roots.dtype} {list(roots.shape)}")
@@ -239,7 +239,7 @@ def _search(search: BeamSearch) -> _Search:
 
 
 def _tree(trees: _Trees, whole: Tensor, marks: Tensor, batch: int, most: int) -> TokenTree:
-    """The trees as values, of views of the kernels' storage."""
+    """The trees as values, of views of native code's storage."""
     nodes = trees.nodes
     tokens, parents, depths = (whole[part * batch * most :][: batch * nodes].view(batch, nodes) for part in range(3))
     tree = TokenTree(

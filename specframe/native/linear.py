@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.native.blocks import Floats, PackedBlocks, unpack
-from specframe.native.build import Weight, load_kernels
+from specframe.native.build import Weight, load_native
 
 
 class QuantizedLinear(nn.Module):
@@ -55,7 +55,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def record(self) -> Weight:
-        """The matrix as the kernels take it: pointers, valid while this layer lives."""
+        """The matrix as native code takes it: pointers, valid while this layer lives."""
         bias = None if self.bias is None else self.bias.data_ptr()
         return Weight(self.packed.data_ptr(), bias, self.out_features, self.in_features, self.bits)
 
@@ -74,12 +74,12 @@ class QuantizedLinear(nn.Module):
         return self._floats[1]
 
     def product(self, x: Tensor) -> Tensor:
-        """The same without gradients, [..., K] -> [..., N], as the kernels give it: in float32, or float64 as x is."""
+        """The same without gradients, [..., K] -> [..., N], as native code gives it: in float32, or float64 as x is."""
         rows = x.float().contiguous()  # [.., K]
         out = torch.empty(*x.shape[:-1], self.out_features)
         weight = self.record
         count = rows.numel() // self.in_features
-        load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), count, out.data_ptr())
+        load_native().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), count, out.data_ptr())
         return out.double() if x.dtype == torch.float64 else out
 
     def extra_repr(self) -> str:

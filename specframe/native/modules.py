@@ -1,4 +1,4 @@
-"""Modules that the kernels compute, by themselves and within whole drafts: an LSTM in few bits, and a norm."""
+"""Modules that native code computes, by themselves and within whole drafts: an LSTM in few bits, and a norm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ctypes import Structure
 import torch
 from torch import Tensor, nn
 
-from specframe.native.build import Weight, load_kernels
+from specframe.native.build import Weight, load_native
 from specframe.native.linear import QuantizedLinear
 
 
@@ -26,14 +26,14 @@ class Cells:
     def __init__(self, layers: Sequence[tuple[QuantizedLinear, QuantizedLinear]]) -> None:
         self._layers = tuple(layers)
         self.records = (_Cell * len(layers))(*(_Cell(into.record, back.record) for into, back in layers))
-        """The layers as the kernels take them."""
+        """The layers as native code takes them."""
 
     def run(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The outputs [B, M, H] of x [B, M, I] and the states after it, given those before: [L, B, H] each."""
         batch, steps, _ = x.shape
         states = torch.stack((hidden, cell), 2).transpose(0, 1).float().contiguous()  # [B, L, 2, H]
         rows, out = x.float().contiguous(), torch.empty(batch, steps, hidden.shape[-1])
-        load_kernels().specframe_recur(
+        load_native().specframe_recur(
             ctypes.byref(self.records),
             *(len(self.records), batch, steps, rows.data_ptr()),
             *(states.data_ptr(), x.dtype == torch.bfloat16, out.data_ptr()),
@@ -63,7 +63,7 @@ class NativeNorm(nn.Module):
         rows = x.float().contiguous()
         out, width, weight = torch.empty_like(rows), x.shape[-1], self.weight.float()
         halves = x.dtype == torch.bfloat16
-        load_kernels().specframe_normalize(
+        load_native().specframe_normalize(
             rows.data_ptr(), weight.data_ptr(), self.epsilon, rows.numel() // width, width, halves, out.data_ptr()
         )
         return out.to(x.dtype)

@@ -1,11 +1,11 @@
-"""The most probable columns of logits, in one call of the kernels where they are in use."""
+"""The most probable columns of logits, in one native call where native code is in use."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from specframe.native.build import are_loaded, load_kernels
+from specframe.native.build import are_loaded, load_native
 
 
 def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -25,5 +25,5 @@ def rank(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values = logits.new_empty(*logits.shape[:-1], count)
     columns = torch.empty_like(values, dtype=torch.int64)
     rows = logits.numel() // width
-    load_kernels().specframe_rank(logits.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr())
+    load_native().specframe_rank(logits.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr())
     return values, columns

@@ -5,7 +5,7 @@
 | `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
 | `DraftNetwork` | the interface of a network |
 | `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines its inputs from pairs |
-| `LevelModules` | such a network as data, for kernels that compute whole drafts |
+| `LevelModules` | such a network as data, for native code that computes whole drafts |
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |
@@ -31,7 +31,7 @@
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Cells` | an LSTM in few bits |
 | `tensor_on` | a tensor of the host's numbers, on a device that the host does not wait for |
-| `native_norm` | the norm before a head, as kernels compute it |
+| `native_norm` | the norm before a head, as native code computes it |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |
 | `speculators_config` | the common part of the package speculators' configs |

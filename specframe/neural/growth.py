@@ -1,4 +1,4 @@
-"""A drafter's beam searches as one native call each, where the kernels know all modules of its network."""
+"""A drafter's beam searches as one native call each, where native code knows all modules of its network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NativeHead:
 
 
 def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft | None:
-    """The drafts of a network and a head; None where the kernels cannot compute them."""
+    """The drafts of a network and a head; None where the native library cannot compute them."""
     if modules is None or modules.layer.packed is None:
         return None
     fusion, norm = modules.fusion, modules.norm
@@ -98,7 +98,7 @@ class NativeSearch:
 
 
 class NativeSearches:
-    """Makes the searches of a drafter's sessions; the kernels' part of a network is made once."""
+    """Makes the searches of a drafter's sessions; native code's part of a network is made once."""
 
     def __init__(self) -> None:
         self._made: tuple[nn.Module, QuantizedLinear | None, NativeDraft | None] | None = None

@@ -95,7 +95,7 @@ class DecoderLayer(nn.Module):
         self._cache_name = cache_name(self.layer)
         self._additive = model.config._attn_implementation == "eager"
         self.packed: PackedLayers | None = None
-        """The layer as the kernels take it, which then compute it while it decodes."""
+        """The layer as native code takes it, which then computes it while it decodes."""
 
     def pack(self) -> None:
         """Lets the native passes compute the layer where it decodes, if they can; its matrices are quantized."""

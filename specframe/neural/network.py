@@ -91,7 +91,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which kernels may compute it; None: it is asked level by level."""
+        """The modules by which native code may compute it; None: it is asked level by level."""
         return None
 
     @property

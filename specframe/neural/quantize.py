@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.errors import InputError
 from specframe.native.blocks import BLOCK, Bits, round_to_blocks
-from specframe.native.build import load_kernels
+from specframe.native.build import load_native
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import NativeNorm
 from specframe.neural.layer import DecoderLayer
@@ -30,7 +30,7 @@ def rounds(name: str, quantization: Quantization | None, device: torch.device) -
     if quantization is None or device.type != "cpu":
         return False
     try:
-        load_kernels()
+        load_native()
     except InputError as error:
         logging.getLogger(__name__).warning("%s: %s stays in the target's precision", error, name)
         return False
@@ -40,7 +40,7 @@ def rounds(name: str, quantization: Quantization | None, device: torch.device) -
 def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
     """A copy of a network with its linear layers in blocks; those whose inputs blocks do not divide stay.
 
-    Decoder layers are computed by the kernels as a whole where they can, while decoding.
+    Decoder layers are computed by native code as a whole where it can, while decoding.
     """
     rounded = copy.deepcopy(network)
     for name, linear in list(rounded.named_modules()):
@@ -60,7 +60,7 @@ def round_linear(weight: Tensor, bias: Tensor | None, quantization: Quantization
 
 
 def native_norm(norm: nn.Module) -> NativeNorm:
-    """The root mean square norm of a layer of transformers as the kernels compute it."""
+    """The root mean square norm of a layer of transformers as native code computes it."""
     weight, epsilon = norm.weight, norm.variance_epsilon
     assert isinstance(weight, Tensor) and isinstance(epsilon, float)
     return NativeNorm(weight, epsilon)

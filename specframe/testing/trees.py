@@ -57,6 +57,7 @@ def pad(tree: TokenTree, count: int) -> TokenTree:
         levels=max(tree.levels, 1),
         q=tree.q,
         q_row=None if tree.q_row is None else more(tree.q_row, 0),
+        support=tree.support,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,9 +25,10 @@ EXACT = 1e-9
 def check_verifier(make: Callable[[], Verifier]) -> None:
     """Raises AssertionError unless the verifier keeps its contract.
 
-    It must handle a root-only tree, give well-formed verdicts, never emit a token that the target excludes, treat a row
-    the same whatever its neighbours and padding, and, if it declares itself lossless, emit the target's law: enumerated
-    over chains and trees of every draw it accepts, with laws that have zeros, one-hots, ties and p = q.
+    It must handle a root-only tree and laws over a support, give well-formed verdicts, never emit a token that the
+    target excludes, treat a row the same whatever its neighbours and padding, and, if it declares itself lossless, emit
+    the target's law: enumerated over chains and trees of every draw it accepts, with laws that have zeros, one-hots,
+    ties and p = q.
     """
     verifier = make()
     assert isinstance(verifier.lossless, bool), "`lossless` must be True or False"
@@ -69,6 +71,13 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
             alone = verifier.verify(tree.take(torch.tensor([row])), laws[row, None], _stream(seed, len(laws), row))
             assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
             assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
+        if tree.q is not None:  # the same laws, their columns in another order
+            columns = torch.arange(tree.q.shape[-1]).flip(0)
+            narrow = replace(tree, q=tree.q[..., columns], support=columns)
+            other = verifier.verify(narrow, laws, _stream(seed, len(laws)))
+            assert all(_same(together, row, other, row) for row in range(len(laws))), (
+                "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
+            )
 
 
 def check_verdict(tree: TokenTree, p: Tensor, verdict: Verdict) -> None:

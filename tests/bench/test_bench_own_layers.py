@@ -111,7 +111,7 @@ def test_a_fused_drafter_of_own_layers_is_timed():
 
 
 @pytest.mark.parametrize("exit", [1, 2])
-def test_the_kernels_passes_are_booked_in_both_parts(exit):
+def test_native_passes_are_booked_in_both_parts(exit):
     target = HFTarget.from_model(random_model(vocab=32, size=64, layers=3, seed=1).float())
     target._take_native()
     pipeline = specframe.compose(

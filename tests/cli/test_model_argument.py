@@ -9,7 +9,7 @@ from specframe.cli.main import main
 from specframe.cli.target import UNTRAINED, names_model
 from tests.small_gguf import write_gguf
 
-SMOKE = ["--prompt", "a crab", "sampling.max_new_tokens=4", "run.repeats=0", "target.kernels=false", "--json"]
+SMOKE = ["--prompt", "a crab", "sampling.max_new_tokens=4", "run.repeats=0", "target.native=false", "--json"]
 
 
 def test_models_are_separated_from_recipes(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_the_command_recommends_one(tmp_path: Path, capsys):
 
 def test_a_section_has_what_is_not_the_default():
     assert section("float32") == "dtype: float32"
-    assert section("bfloat16, kernels") == "dtype: bfloat16, kernels: true"
+    assert section("bfloat16, native") == "dtype: bfloat16, native: true"
     assert section("int4") == "dtype: bfloat16, quantize: int4"
 
 

@@ -1,4 +1,4 @@
-"""Which nodes of a tree see which: the host's way and the kernels' way are one."""
+"""Which nodes of a tree see which: the host's way and native code's way are one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARENTS = st.tuples(st.just(-1), *(st.integers(-1, node - 1) for node in range(1
 
 
 @given(rows=st.lists(PARENTS, min_size=1, max_size=4))
-def test_the_host_finds_what_the_kernels_find(rows: list[tuple[int, ...]]) -> None:
+def test_the_host_finds_what_native_code_finds(rows: list[tuple[int, ...]]) -> None:
     parent = torch.tensor(rows)
     seen = ancestors_of(parent, NODES)
     assert torch.equal(ancestors_on_host(parent), seen)

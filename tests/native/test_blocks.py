@@ -1,4 +1,4 @@
-"""Blocks hold GGUF's values exactly, and the kernels compute with them, row by row."""
+"""Blocks hold GGUF's values exactly, and native code computes with them, row by row."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_without_vector_instructions_the_result_is_the_same(bits, monkeypatch):
     layer = rounded(bits)
     x = torch.randn(23, 96)
     fast = layer(x)
-    portable = library.load_kernels((*library.FLAGS, "-DPORTABLE"))
-    monkeypatch.setattr("specframe.native.linear.load_kernels", lambda: portable)
+    portable = library.load_native((*library.FLAGS, "-DPORTABLE"))
+    monkeypatch.setattr("specframe.native.linear.load_native", lambda: portable)
     torch.testing.assert_close(layer(x), fast, rtol=1e-5, atol=1e-5)
 
 
@@ -132,7 +132,7 @@ def test_chosen_outputs_are_a_layer_of_their_own():
 
 @pytest.mark.parametrize(
     ("compiler", "message"),
-    [("", r"there is no C\+\+ compiler"), ("false", "cannot compile the kernels")],
+    [("", r"there is no C\+\+ compiler"), ("false", "cannot compile the native library")],
 )
 def test_a_compiler_that_will_not_do_is_one_line(compiler, message, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", compiler)
@@ -140,6 +140,6 @@ def test_a_compiler_that_will_not_do_is_one_line(compiler, message, monkeypatch,
     found = library.shutil.which
     monkeypatch.setattr(library.shutil, "which", lambda name: None if name.endswith("++") else found(name))
     with pytest.raises(InputError, match=message) as caught:
-        library.load_kernels(("-unused",))
+        library.load_native(("-unused",))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("*.so"))

@@ -49,7 +49,7 @@ def listed(place=0, slot=4):
         ({"ending": torch.zeros(288, dtype=torch.bfloat16)}, "contiguous float32"),
     ],
 )
-def test_what_the_kernels_would_read_beyond_is_refused(changes, message):
+def test_what_native_code_would_read_beyond_is_refused(changes, message):
     packed = packed_layers(4, 2, 16)
     given = {"hidden": torch.zeros(2, 3, 288), "positions": torch.zeros(2, 3, dtype=torch.int64), "sight": tree()}
     cache = slots_for(packed, 3, 12)

@@ -28,11 +28,11 @@ def cache(tmp_path, monkeypatch):
 
 
 def load():
-    build.load_kernels.__wrapped__(build.FLAGS)
+    build.load_native.__wrapped__(build.FLAGS)
 
 
 def library(cache):
-    (found,) = (cache / "kernels").glob("*.so")
+    (found,) = (cache / "native").glob("*.so")
     return found
 
 
@@ -56,7 +56,7 @@ def test_what_is_compiled_only_its_user_can_write(umask, cache):
         load()
     finally:
         os.umask(before)
-    for path in (library(cache), cache / "kernels", cache):
+    for path in (library(cache), cache / "native", cache):
         assert not path.stat().st_mode & 0o022, path
     load()
 
@@ -68,8 +68,8 @@ def test_a_file_or_folder_that_others_can_write_is_refused(mode, cache):
     library(cache).chmod(mode)
     refused("others can write to .*so$")
     library(cache).chmod(kept)
-    (cache / "kernels").chmod(mode)
-    refused("others can write to .*kernels$")
+    (cache / "native").chmod(mode)
+    refused("others can write to .*native$")
 
 
 def test_a_cache_that_all_users_can_write_is_refused_before_anything_is_there(cache):
@@ -108,12 +108,12 @@ def test_a_cut_off_library_is_compiled_again(cache):
 
 def test_a_sealed_file_that_the_loader_refuses_is_compiled_again(cache, monkeypatch, tmp_path):
     load()
-    kernels = tmp_path / "other" / "kernels"  # where this process has loaded nothing yet
-    kernels.mkdir(parents=True)
-    foreign = kernels / library(cache).name
+    folder = tmp_path / "other" / "native"  # where this process has loaded nothing yet
+    folder.mkdir(parents=True)
+    foreign = folder / library(cache).name
     foreign.write_bytes(b"for another machine")
     build.seal(foreign)
-    monkeypatch.setenv("SPECFRAME_CACHE", str(kernels.parent))
+    monkeypatch.setenv("SPECFRAME_CACHE", str(folder.parent))
     load()
     assert foreign.read_bytes().startswith(b"\x7fELF")
 
@@ -134,8 +134,8 @@ def test_a_compiler_that_takes_too_long_is_one_line(cache, monkeypatch, tmp_path
     slow.chmod(0o755)
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr(build, "SECONDS", 0.2)
-    refused("has not compiled the kernels within 0.2 seconds")
-    assert not list((cache / "kernels").iterdir())
+    refused("has not compiled the library within 0.2 seconds")
+    assert not list((cache / "native").iterdir())
 
 
 def test_another_version_of_the_compiler_has_its_own_library(cache, monkeypatch, tmp_path):
@@ -147,18 +147,18 @@ def test_another_version_of_the_compiler_has_its_own_library(cache, monkeypatch,
     for number in ("1.0", "1.0", "2.0"):
         version.write_text(number)
         load()
-    assert len(list((cache / "kernels").glob("*.so"))) == 2
+    assert len(list((cache / "native").glob("*.so"))) == 2
 
 
 def test_no_memory_is_a_memory_error():
-    kernels = build.load_kernels()
+    loaded = build.load_native()
     weight = build.Weight(None, None, 16, 32, 8)
     with pytest.raises(MemoryError):
-        kernels.specframe_multiply(ctypes.byref(weight), None, 1 << 50, None)
+        loaded.specframe_multiply(ctypes.byref(weight), None, 1 << 50, None)
     sizes = build.DecoderSizes(layers=1, width=32, heads=2, kv_heads=1, head_size=16, rotary=16, mlp=32)
     layer = build.Layer(qkv=build.Weight(None, None, 64, 32, 8))
     for batch in (build.Batch(rows=1 << 50, nodes=1, width=1), build.Batch(rows=1, nodes=1, width=1 << 56)):
         with pytest.raises(MemoryError):
-            kernels.specframe_decode(
+            loaded.specframe_decode(
                 ctypes.byref(sizes), ctypes.byref(layer), ctypes.byref(batch), None, None, None, None, None
             )

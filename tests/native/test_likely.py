@@ -1,15 +1,15 @@
-"""The most probable columns: the kernels against PyTorch."""
+"""The most probable columns: native code against PyTorch."""
 
 import pytest
 import torch
 
-from specframe.native.build import load_kernels
+from specframe.native.build import load_native
 from specframe.native.topk import likely, rank
 
 
 @pytest.mark.parametrize("width", [1, 5, 16, 127, 128, 129, 4096, 49_152])
 @pytest.mark.parametrize("count", [1, 4, 10])
-def test_the_kernels_rank_as_pytorch_does(width, count):
+def test_native_code_ranks_as_pytorch_does(width, count):
     logits = 5 * torch.randn(2, 3, width, generator=torch.Generator().manual_seed(width))
     values, columns = rank(logits, min(count, width))
     best = logits.log_softmax(-1).topk(min(count, width))
@@ -33,7 +33,7 @@ def test_columns_without_probability_come_last():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_other_logits_are_ranked_by_pytorch(dtype):
-    load_kernels()
+    load_native()
     logits = torch.randn(3, 2, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
     for given in (logits, logits[..., ::2]):
         values, columns = likely(given, 3)

@@ -87,7 +87,7 @@ def wide_layer_from_the_norm(config):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("make", [plain_layer, layer_without_first_norm, wide_layer, wide_layer_from_the_norm])
 def test_a_layer_is_what_its_parts_compute(family, make):
-    """The kernels' layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
+    """Native code's layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
     layer = make(random_model(family, vocab=8, size=64, layers=1).config)
     shake(layer)
     wide = isinstance(layer, WideLayer)
@@ -113,7 +113,7 @@ def test_a_layer_is_what_its_parts_compute(family, make):
 
 @pytest.mark.parametrize("own_head", [True, False])
 def test_eagle3_drafts_with_matrices_in_blocks(target, own_head):
-    """The kernels compute its whole layer, whose attention reads twice its width, while it decodes."""
+    """Native code computes its whole layer, whose attention reads twice its width, while it decodes."""
     drafter = Eagle3(quantize="int8", own_head=own_head)
     drafter.bind(target)
     exact, rounded = drafter.network, drafter.decoding
@@ -145,7 +145,7 @@ def test_without_a_compiler_it_stays_as_it_is(target, monkeypatch, caplog):
     def missing() -> None:
         raise InputError("there is no C++ compiler (g++)")
 
-    monkeypatch.setattr(rounding, "load_kernels", missing)
+    monkeypatch.setattr(rounding, "load_native", missing)
     drafter = Eagle(quantize="int4")
     drafter.bind(target)
     assert drafter.decoding is drafter.network

@@ -223,7 +223,7 @@ def test_rows_that_come_and_go_keep_their_drafts() -> None:
         assert differing(found, wanted) == [], turn
 
 
-def test_only_what_the_kernels_compute_is_searched_by_them() -> None:
+def test_only_what_native_code_computes_is_searched_by_them() -> None:
     target = HFTarget.from_model(random_model(vocab=VOCAB, size=SIZE, layers=8).float(), None)
     options = {
         "whole": {"quantize": "int8", "head": Trimmed(keep=KEPT, quantize="int8")},
@@ -265,7 +265,7 @@ def test_a_policy_that_watches_levels_is_asked_level_by_level() -> None:
     assert seen == [3] and torch.equal(again.tokens, drafted.tokens)
 
 
-def test_what_the_kernels_would_misread_is_refused() -> None:
+def test_what_native_code_would_misread_is_refused() -> None:
     one, _ = pair_of("eagle", torch.float32)
     one.open(1, 64)
     one.commit(committed(one, [5], torch.Generator().manual_seed(1), prompt=True))

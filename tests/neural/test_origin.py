@@ -70,7 +70,7 @@ def test_the_same_target_is_no_other_one_in_any_dtype_precision_or_place(trained
         HFTarget(model=str(other_folder)),
         HFTarget(model=str(other_folder), dtype="float64"),
         HFTarget(model=str(tmp_path / "copy"), quantize="int4"),
-        HFTarget(model=str(other_folder), kernels=True).sibling(),
+        HFTarget(model=str(other_folder), native=True).sibling(),
         HFTarget.from_model(changed(make_model())),
     ):
         rebound(trained, target)

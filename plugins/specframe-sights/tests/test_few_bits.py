@@ -97,7 +97,7 @@ def test_texts_are_the_targets_and_the_copy_drafts_well(batch):
     [
         (
             lambda: HFTarget.from_model(random_model(vocab=11, size=64).float()),
-            "add `kernels: true` to the target, on a CPU",
+            "add `native: true` to the target, on a CPU",
         ),
         (lambda: quantized(), "the target's matrices are in int8 already: leave out the drafter's `quantize`"),
     ],

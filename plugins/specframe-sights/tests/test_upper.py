@@ -60,13 +60,13 @@ def test_every_text_has_the_probability_that_the_target_gives_it(tree, sight):
 @pytest.mark.full
 def test_a_verification_that_reads_the_upper_plane_alone_is_found(monkeypatch):
     held = emission("chain")
-    kernels, score, rough = decoder.load_kernels(), HFTarget.score, []
+    library, score, rough = decoder.load_native(), HFTarget.score, []
 
     class Kernels:
         @staticmethod
         def specframe_decode(shape, records, where, *rest):
             where._obj.upper |= bool(rough)
-            return kernels.specframe_decode(shape, records, where, *rest)
+            return library.specframe_decode(shape, records, where, *rest)
 
     def scoring(target, tree):
         rough.append(True)
@@ -75,7 +75,7 @@ def test_a_verification_that_reads_the_upper_plane_alone_is_found(monkeypatch):
         finally:
             rough.clear()
 
-    monkeypatch.setattr(decoder, "load_kernels", lambda: Kernels)
+    monkeypatch.setattr(decoder, "load_native", lambda: Kernels)
     assert held.compare(budget=30_000).bound < 1e-5
     monkeypatch.setattr(HFTarget, "score", scoring)
     assert held.compare(budget=30_000).tv > 1e-4

@@ -33,7 +33,7 @@ from specframe_excerpt.specpc import AttendedTokens
 NEW, DRAFTED = 32, 48
 """New tokens of an answer, and of a timed draft."""
 BUDGETS = (256, 512, 1024, 2048)
-TARGET = {"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "kernels": True}
+TARGET = {"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "native": True}
 COPY = {"use": "model", "model": "zoo://smollm2-135m", "quantize": "int4"}
 FASTDRAFT = {"use": "model", "weights": "zoo://smollm2-135m-fastdraft"}
 CHAIN = {"use": "chain", "depth": 4}

@@ -85,7 +85,7 @@ def main() -> None:
     }
     for name, drafter in DRAFTERS.items():
         pipeline = specframe.compose(
-            target={"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "kernels": True},
+            target={"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "native": True},
             drafter=drafter,
             tree={"use": "chain", "depth": 4},
             verifier={"use": "match"},

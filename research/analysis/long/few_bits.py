@@ -54,7 +54,7 @@ class Found:
 
 def pipelines(form: str | None) -> dict[str, Any]:
     """Plain decoding and each draft, on one target."""
-    options = {"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "kernels": True, "cache": form}
+    options = {"use": "hf", "model": "zoo://smollm2-135m", "dtype": "bfloat16", "native": True, "cache": form}
     sampling = {"temperature": 0.0, "max_new_tokens": TOKENS}
     plain = specframe.compose(target=options, sampling=sampling)
     target = plain.parts.target

@@ -172,7 +172,7 @@ def compose(target: Any, way: dict[str, Any]) -> Pipeline:
 def measure(path: Path, options: argparse.Namespace) -> None:
     """Measures the ways on a file's prompts."""
     torch.set_num_threads(1)
-    few = {"quantize": "int4"} if options.dtype == "int4" else {"dtype": "bfloat16", "kernels": True}
+    few = {"quantize": "int4"} if options.dtype == "int4" else {"dtype": "bfloat16", "native": True}
     plain = compose({"use": "hf", "model": "zoo://smollm2-135m", **few}, {"drafter": "none"})
     target: Any = plain.parts.target
     names = [name for part in options.ways for name in GROUPS.get(part, [part])]

@@ -28,7 +28,7 @@ class OptimumWatcher:
     def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The verifier's own verdict on the draft, p [B, N, V]."""
         if draft.levels:  # an admission's root-only tree drafts nothing
-            self.found.append(best_at_root(draft, p).tolist())
+            self.found.append(best_at_root(draft.whole(p.shape[-1]), p).tolist())
         return self.verifier.verify(draft, p, random)
 
 

@@ -101,7 +101,9 @@ def audit_drafts(
     laws: dict[tuple[float, ...], int] = {}
 
     def program(random: Forks, rows: int) -> Tensor:
-        return encode(first_draft(parts(), sampling, random, rows, prompt, first), laws)
+        made = parts()
+        draft = first_draft(made, sampling, random, rows, prompt, first)
+        return encode(draft.whole(made.target.vocab_size), laws)
 
     with torch.inference_mode():
         enumeration = enumerate_outcomes(program, budget=budget, alone=alone)
@@ -152,6 +154,8 @@ def _next_draft(parts: Parts, tree: TokenTree, scores: Scores, verdict: Verdict,
 
 def recorded_laws(tree: TokenTree) -> Tensor | None:
     """The law each node's token is declared to come from, [B, N, V]; None for a draft of `top` nodes only.
+
+    The tree has its laws over the whole vocabulary (`TokenTree.whole`).
 
     One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid earlier siblings drawn
     that way from the same row of q, renormalised.

@@ -44,13 +44,13 @@ class Rating:
         return module
 
     def bind(self, loaded: Loaded) -> None:
-        """Binds the head to the model. Raises CompositionError for one that the compiled kernels compute."""
+        """Binds the head to the model. Raises CompositionError for one that native code computes."""
         if self.head is None:
             return
         if loaded.native is not None:
             raise CompositionError(
-                "a model drafter's head reads what transformers' own LM head reads, and compiled kernels compute this "
-                "model: leave out `quantize` and the target's `kernels`, or the head"
+                "a model drafter's head reads what transformers' own LM head reads, and native code computes this "
+                "model: leave out `quantize` and the target's `native`, or the head"
             )
         self.head.bind(loaded.reader)
 

@@ -78,7 +78,7 @@ class Anatomy:
         self.vision.require(inputs)
         if inputs and forward is not self.eager:
             raise InputError(
-                "a target with `compile`, `kernels` or `quantize` reads texts alone: leave it out for images"
+                "a target with `compile`, `native` or `quantize` reads texts alone: leave it out for images"
             )
 
     def require_rewindable(self, what: str) -> None:

@@ -11,7 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
 from specframe.components.targets.anatomy import LoadedModel
-from specframe.components.targets.forward import kept, native, resume
+from specframe.components.targets.forward import native as native_passes
+from specframe.components.targets.forward import kept, resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
@@ -34,7 +35,7 @@ class HFTarget(LoadedModel):
     `otherwise` names the model that `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a
     PEFT adapter's folder, merged into the weights, which load from safetensors or a GGUF file, whose blocks are
     unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
-    then the quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if
+    then the quantized model's, and so are plain decoding and every report. `native` computes the layers on a CPU, if
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
     pass over a tree. `cache: bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep,
     in float32 without it; the law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what
@@ -67,7 +68,7 @@ class HFTarget(LoadedModel):
         attention: str | None = None,
         otherwise: str | None = None,
         quantize: Quantization | None = None,
-        kernels: bool = False,
+        native: bool = False,
         compile: bool = False,
         cache: CacheForm | None = None,
         prompt: PromptSelection | None = None,
@@ -81,9 +82,9 @@ class HFTarget(LoadedModel):
         self.cache = cache
         if quantize is not None:
             self._quantize(quantize)
-        elif kernels and self.device.type == "cpu":
+        elif native and self.device.type == "cpu":
             self._take_native()
-        native.require_cache(cache, self.forward)
+        native_passes.require_cache(cache, self.forward)
         probe.check_once(self)
         if compile and self.forward is (eager := self.parts.eager):
             self.parts.require_rewindable("be compiled")
@@ -134,11 +135,11 @@ class HFTarget(LoadedModel):
     def _quantize(self, quantization: Quantization) -> None:
         pack.quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
-        self._take_native("quantize", native.unfit)
+        self._take_native("quantize", native_passes.unfit)
 
-    def _take_native(self, option: str = "kernels", unfit: native.Unfit = native.unfit_floats) -> None:
+    def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
         parts = self.config, self.parts.decoder, self.parts.layers
-        taken = native.native_forward(self.model, parts, option, unfit, self.cache)
+        taken = native_passes.native_forward(self.model, parts, option, unfit, self.cache)
         self.computing.inner = taken or self.forward
 
     @property
@@ -268,9 +269,9 @@ class HFTarget(LoadedModel):
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
-        native.require_layers(self.forward, chosen, sight)
+        native_passes.require_layers(self.forward, chosen, sight)
         if chosen.quantize is not None:
-            native.add_copy(self.forward, chosen.quantize, self.quantization)
+            native_passes.add_copy(self.forward, chosen.quantize, self.quantization)
         if sight is not None and sight.queries:
             self._taps.request_queries()
         self._refuse(lambda target: probe.find_layer_fault(target, chosen, sight), what)

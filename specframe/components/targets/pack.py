@@ -12,7 +12,7 @@ from torch import nn
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
-from specframe.native.build import load_kernels
+from specframe.native.build import load_native
 from specframe.native.linear import QuantizedLinear
 from specframe.neural.quantize import BITS, Quantization
 
@@ -26,7 +26,7 @@ def quantize(
     """Replaces the model's linear layers and its LM head, in place; embedding and norms stay as they are.
 
     Blocks of the GGUF file that the model was read from are taken over where they have as many bits; other weights are
-    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where the kernels
+    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where native code
     cannot be compiled, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
@@ -38,7 +38,7 @@ def quantize(
     if odd := [name for name, linear in chosen.items() if linear is not head and linear.in_features % group]:
         raise CompositionError(f"groups of {group} do not divide the {chosen[odd[0]].in_features} inputs of {odd[0]}")
     try:
-        load_kernels()
+        load_native()
         compiled = True
     except InputError as error:
         compiled = False

@@ -37,8 +37,8 @@ ROOM = 13
 def check_once(target: TransformersTarget) -> None:
     """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
-    A kind is a model class, its config and modules, dtype, attention, kernels, torch and transformers: everything that
-    decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
+    A kind is a model class, its config and modules, dtype, attention, forward pass, torch and transformers: everything
+    that decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
     """
     refuse(target, find_unknown(target), WHAT)
     if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
@@ -150,8 +150,8 @@ def find_mixing(target: TransformersTarget) -> str | None:
     """Returns the first module whose output for a row depends on the rows next to it, or None.
 
     Every innermost module that maps one tensor [.., D] to one tensor [.., E] is asked again with its first row alone
-    unchanged. Shapes stay, and so do kernels: the first row's bits must not change, in any dtype. Where the same
-    input gives other bits, a change must be well above that.
+    unchanged. Shapes stay, and so do the operators chosen by them: the first row's bits must not change, in any dtype.
+    Where the same input gives other bits, a change must be well above that.
     """
     model = target.model
     found: list[str] = []

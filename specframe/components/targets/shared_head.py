@@ -64,7 +64,7 @@ Rule = Callable[[Tensor], Tensor]
 class Sharing:
     """The embedding and head of one model; constructing it runs the model on two tokens.
 
-    `head` is the LM head as it computes where no gradients are wanted: by the kernels, where they run the model.
+    `head` is the LM head as it computes where no gradients are wanted: by native code, where it runs the model.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class PartialHead:
 
     Args:
         floats: the LM head of these tokens, [..., D] -> [..., T].
-        packed: the same for the kernels, where no gradients are wanted; None: `floats` computes then, too.
+        packed: the same for native code, where no gradients are wanted; None: `floats` computes then, too.
         warp: the model's rule from the LM head's output to logits.
     """
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specframe.components.trees.growth import Growth, one_of
 from specframe.components.trees.shape import Level, Shape
-from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, SearchBeam, TokenTree
+from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, Proposal, SearchBeam, TokenTree
 from specframe.neural.transfer import tensor_on
 
 
@@ -45,7 +45,9 @@ def fill(
         start = levels[done]
         frontier = start.parents.expand(len(root), -1)  # [B, F]
         proposal = expand(Frontier(growth.tree, frontier))
-        logits = (proposal if draw is Draw.TOP else proposal.whole).logits  # [B, F, K, v]
+        if draw is not Draw.TOP and context.sampling.processors:  # they read logits of the whole vocabulary
+            proposal = proposal.whole
+        logits = proposal.logits  # [B, F, K, v]
         block = levels[done : done + logits.shape[2]]
         if draw is Draw.TOP:
             ranked = proposal.tokens(_best(logits[:, :, : len(block)], max(level.choices for level in block)))
@@ -58,7 +60,7 @@ def fill(
                 _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
             else:
                 here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
-                _add_sampled(growth, level, here, draw, context, going)
+                _add_sampled(growth, level, replace(proposal, logits=here), draw, context, going)
         done += len(block)
     return growth.tree
 
@@ -97,27 +99,27 @@ def _add_best(
 def _add_sampled(
     growth: Growth,
     level: Level,
-    logits: Tensor,
+    proposal: Proposal,
     draw: Draw,
     context: Context,
     going: Tensor | None,
 ) -> None:
-    """Appends draws from the laws that logits [B, M, V] give a level's parents, to the rows that are `going`."""
-    batch = len(logits)
-    law = context.sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
-    q_rows = (level.slot + growth.record(law)).expand(batch, -1)  # [B, C]
+    """Appends draws from the laws that logits [B, M, v] give a level's parents, to the rows that are `going`."""
+    batch = len(proposal.logits)
+    law = context.sampling.law(proposal.logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, v]
+    q_rows = (level.slot + growth.record(law, proposal.support)).expand(batch, -1)  # [B, C]
     if going is not None:
         law = one_of(law, going.expand(law.shape[:2]).to(law.dtype))
     if draw is Draw.IID:
-        tokens, valid = context.random.categorical(law.index_select(1, level.slot)), None  # [B, C]
+        drawn, valid = context.random.categorical(law.index_select(1, level.slot)), None  # [B, C]
     else:
-        drawn = [
+        groups = [
             context.random.without_replacement(law.index_select(1, places), count).flatten(1)
             for count, places in level.groups
         ]
-        tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
-        valid = tokens >= 0 if level.choices > 1 else None
-    growth.add(tokens, _parents(level, batch), draw, valid=_both(valid, going, tokens), q_rows=q_rows)
+        drawn = torch.cat(groups, 1).index_select(1, level.order)  # [B, C]
+        valid = drawn >= 0 if level.choices > 1 else None
+    growth.add(proposal.tokens(drawn), _parents(level, batch), draw, valid=_both(valid, going, drawn), q_rows=q_rows)
 
 
 def _both(valid: Tensor | None, going: Tensor | None, like: Tensor) -> Tensor | None:

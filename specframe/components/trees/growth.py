@@ -22,6 +22,7 @@ class Growth:
         self._draws: list[Draw | Tensor] = [Draw.TOP]
         self._q_rows: list[Tensor | None] = [None]
         self._laws: list[Tensor] = []
+        self._support: Tensor | None = None
         self._maybe_invalid = False
         self._tree: TokenTree | None = None
         self.size = 1
@@ -64,9 +65,13 @@ class Growth:
         self.size += tokens.shape[1]
         self._tree = None
 
-    def record(self, law: Tensor) -> int:
-        """Keeps the laws [B, M, V] that nodes are about to be drawn from; returns the first one's row."""
+    def record(self, law: Tensor, support: Tensor | None = None) -> int:
+        """Keeps the laws [B, M, v] that nodes are about to be drawn from; returns the first one's row.
+
+        Columns are the tokens of `support`, the same for all laws of a tree; None: the whole vocabulary.
+        """
         first = self.law_count
+        self._support = support
         self._laws.append(law)
         self.law_count += law.shape[1]
         self._tree = None
@@ -100,6 +105,7 @@ class Growth:
             levels=self.levels,
             q=q,
             q_row=q_row,
+            support=self._support,
         )
 
     def _validity(self) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.record import TreeSlots
+from specframe.components.verifiers.record import Record, TreeSlots
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
@@ -42,20 +42,20 @@ class Block:
         if tree.q is None or tree.q_row is None or count == 1 or bool((tree.valid & (tree.parent != index - 1)).any()):
             return Traversal().verify(tree, p, random)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
-        q = tree.q.to(p.dtype)
-        reach = self.reach(tree, p, q, tree.q_row)  # [B, N]
+        recorded = Record(tree, vocab, p.dtype)
+        reach = self.reach(tree, p, recorded)  # [B, N]
         laws = p.reshape(batch * count, vocab)
 
         def scaled_law(node: Tensor) -> Tensor:
             return laws.index_select(0, first + node) * reach.gather(1, node[:, None])
 
-        record, position = TreeSlots(tree, q, tree.q_row), (count - 1 - index).expand_as(reach)
+        record, position = TreeSlots(tree, recorded), (count - 1 - index).expand_as(reach)
         node, bonus = settle(tree, laws, record, reach, position, scaled_law, random)
         return Verdict(*path_to(tree, node), bonus)
 
-    def reach(self, tree: TokenTree, p: Tensor, q: Tensor, q_row: Tensor) -> Tensor:
+    def reach(self, tree: TokenTree, p: Tensor, record: Record) -> Tensor:
         """r_0 .. r_g of chains, 0 where there is no node: [B, N]."""
-        ratio = ratios(tree, p, q, q_row)[:, 1:]
+        ratio = ratios(tree, p, record)[:, 1:]
         # A walk that is pushed back to 0 whenever it would rise above.
         walk = ratio.where(tree.valid[:, 1:], 0).log().cumsum(1)
         reach = (walk - walk.clamp(min=0).cummax(1).values).exp().to(p.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import SiblingSlots, residual
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -58,7 +59,7 @@ def descend(
     laws = p.reshape(batch * count, vocab)
     first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
     index = torch.arange(count, device=p.device)
-    slots = SiblingSlots(tree, tree.q.to(p.dtype), tree.q_row)
+    slots = SiblingSlots(tree, Record(tree, vocab, p.dtype))
     parent = tree.parent.where(tree.valid, -1)
     source = -1 - index.expand_as(parent)  # [B, N], equal in a run
     for draw in together:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
+from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import SiblingSlots, walk
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
@@ -41,8 +45,6 @@ class Lenient:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        if tree.q is None or tree.q_row is None:  # all `top`
-            slots = SiblingSlots(tree, p.new_zeros(len(p), 1, p.shape[2]), tree.parent.new_zeros(tree.parent.shape))
-        else:
-            slots = SiblingSlots(tree, tree.q.to(p.dtype), tree.q_row)
-        return walk(tree, p, slots, random, self.lenience)
+        if tree.q is None:  # all `top`
+            tree = replace(tree, q=p.new_zeros(len(p), 1, p.shape[2]), q_row=torch.zeros_like(tree.parent))
+        return walk(tree, p, SiblingSlots(tree, Record(tree, p.shape[-1], p.dtype)), random, self.lenience)

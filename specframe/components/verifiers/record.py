@@ -10,6 +10,37 @@ from torch import Tensor
 from specframe.kernel.types import Draw, TokenTree
 
 
+class Record:
+    """The laws that a tree's nodes were drawn from, over the whole vocabulary; each is made whole where it is read."""
+
+    def __init__(self, tree: TokenTree, vocab: int, dtype: torch.dtype) -> None:
+        """The laws of a tree whose sampled nodes have q and q_row, in a dtype."""
+        assert tree.q is not None and tree.q_row is not None
+        batch, rows, _ = tree.q.shape
+        self._q, self._support = tree.q.flatten(0, 1), tree.support
+        self._vocab, self._dtype = vocab, dtype
+        first = torch.arange(0, batch * rows, rows, device=tree.q.device)[:, None]
+        self.row = first + tree.q_row.clamp(0, rows - 1)
+        """The law of every node, [B, N] int64."""
+        self._tokens = tree.tokens.where(tree.valid, 0)
+
+    def laws(self, rows: Tensor) -> Tensor:
+        """The laws of these rows, int64 [M]: [M, V], not shared with any other."""
+        q = self._q.index_select(0, rows).to(self._dtype)
+        if self._support is None:
+            return q
+        return q.new_zeros(len(q), self._vocab).index_copy_(1, self._support, q)
+
+    @property
+    def chances(self) -> Tensor:
+        """The probability of every node's token by its law as it was recorded: [B, N]."""
+        if self._support is None:
+            return self._q[self.row, self._tokens].to(self._dtype)
+        found = self._tokens[..., None] == self._support  # [B, N, v]
+        chance = self._q[self.row, found.byte().argmax(-1)].to(self._dtype)
+        return chance.where(found.any(-1), 0)
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Slots and their laws, q times `weight`: one-hot where the weight is 0 (`top`)."""
@@ -36,29 +67,26 @@ class Drawn:
 class TreeSlots:
     """The slots of a batch of trees; slots are numbered row * N + node."""
 
-    def __init__(self, tree: TokenTree, q: Tensor, q_row: Tensor) -> None:
-        """Slots drawn from laws q [B, P, V] according to q_row [B, N]."""
-        batch, rows, vocab = q.shape
-        count = tree.tokens.shape[1]
+    def __init__(self, tree: TokenTree, record: Record) -> None:
+        """The slots of a tree, drawn from the laws of its record."""
+        batch, count = tree.tokens.shape
         parent = tree.parent.where(tree.valid, -1)  # [B, N]
         earlier = (parent[:, :, None] == parent[:, None]) & (parent >= 0)[:, None]  # [B, N, N]
         self.earlier = earlier.tril(-1)
         """[b, n, m]: whether m is an earlier sibling of n."""
-        row = q_row.clamp(0, rows - 1)
-        source = torch.where(tree.draw == Draw.WITHOUT_REPLACEMENT, row, -1)  # [B, N]
+        source = torch.where(tree.draw == Draw.WITHOUT_REPLACEMENT, record.row, -1)  # [B, N]
         gone = self.earlier & (source[:, :, None] == source[:, None]) & (source >= 0)[:, None]
         self._gone = gone.view(batch * count, count)
         self._tokens = tree.tokens.where(tree.valid, 0)
         self._given = (tree.draw == Draw.TOP).flatten()[:, None]
-        self._q = q.reshape(batch * rows, vocab)
-        self._row = (torch.arange(0, batch * rows, rows, device=q.device)[:, None] + row).flatten()
+        self._record, self._row = record, record.row.flatten()
 
     def laws(self, slots: Tensor) -> Drawn:
         """The slots [M] with the laws they were drawn from, given their earlier siblings."""
         gone = self._gone.index_select(0, slots)  # [M, N]
         tokens = self._tokens.index_select(0, slots // gone.shape[1])
         token = self._tokens.flatten().index_select(0, slots)[:, None]
-        q = self._q.index_select(0, self._row.index_select(0, slots))  # [M, V]
+        q = self._record.laws(self._row.index_select(0, slots))  # [M, V]
         q = q.scatter_reduce_(1, tokens, (~gone).to(q.dtype), "prod")
         mass = q.sum(-1, keepdim=True)
         chance = q.gather(1, token)

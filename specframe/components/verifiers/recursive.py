@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.record import Record
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -33,7 +34,7 @@ class Recursive:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:
             return Match().verify(tree, p, random)
-        return walk(tree, p, SiblingSlots(tree, tree.q.to(p.dtype), tree.q_row), random)
+        return walk(tree, p, SiblingSlots(tree, Record(tree, p.shape[-1], p.dtype)), random)
 
 
 def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, lenience: float = 1.0) -> Verdict:
@@ -71,16 +72,14 @@ def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, 
 class SiblingSlots:
     """The slots of a batch of trees, asked for one per row at a time, with their recorded laws."""
 
-    def __init__(self, tree: TokenTree, q: Tensor, q_row: Tensor) -> None:
-        """Slots of the tree, drawn from laws q [B, P, V] according to q_row [B, N]."""
-        batch, rows, vocab = q.shape
+    def __init__(self, tree: TokenTree, record: Record) -> None:
+        """The slots of a tree, drawn from the laws of its record."""
         unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
-        self._index = torch.arange(tree.tokens.shape[1], device=q.device)
+        self._index = torch.arange(tree.tokens.shape[1], device=tree.tokens.device)
         self._parent = tree.parent.where(tree.valid, -1)  # [B, N]
         self._tokens = tree.tokens.where(tree.valid, 0)
         self._given = tree.draw == Draw.TOP
-        self._q = q.reshape(batch * rows, vocab)
-        self._row = torch.arange(0, batch * rows, rows, device=q.device)[:, None] + q_row.clamp(0, rows - 1)
+        self._record, self._row = record, record.row
         self._taken_from = self._row.where(unreplaced, -1)
         self._without_taken = self._row.where(unreplaced, -2)
 
@@ -94,9 +93,9 @@ class SiblingSlots:
         """The token of each slot and the law it was drawn from: [B, 1], [B, V]."""
         slot = slot[:, None]
         token = self._tokens.gather(1, slot)
-        q = self._q.index_select(0, self._row.gather(1, slot)[:, 0])  # [B, V]
+        q = self._record.laws(self._row.gather(1, slot)[:, 0])  # [B, V]
         gone = earlier & (self._taken_from == self._without_taken.gather(1, slot))  # [B, N]
-        q = q.scatter_reduce(1, self._tokens, (~gone).to(q.dtype), "prod")  # 0 at the tokens gone
+        q = q.scatter_reduce_(1, self._tokens, (~gone).to(q.dtype), "prod")  # 0 at the tokens gone
         q = q / q.sum(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
         mass = q.gather(1, token)
         given = self._given.gather(1, slot) | (mass <= 0)  # 0 cannot be: then one-hot is exact

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.record import TreeSlots, Waves
+from specframe.components.verifiers.record import Record, TreeSlots, Waves
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -45,10 +45,10 @@ class Traversal:
         if tree.q is None or tree.q_row is None:
             return Match().verify(tree, p, random)
         batch, count = tree.tokens.shape
-        q = tree.q.to(p.dtype)
-        record = TreeSlots(tree, q, tree.q_row)
+        recorded = Record(tree, p.shape[-1], p.dtype)
+        record = TreeSlots(tree, recorded)
         waves = Waves.of(tree, record.earlier.sum(-1))
-        ratio = ratios(tree, p, q, tree.q_row).to(p.dtype).flatten()
+        ratio = ratios(tree, p, recorded).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
         above = (first[:, None] + tree.parent.clamp(min=0)).flatten()
         level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
@@ -126,11 +126,11 @@ def settle(
             return node, bonus
 
 
-def ratios(tree: TokenTree, p: Tensor, q: Tensor, q_row: Tensor) -> Tensor:
+def ratios(tree: TokenTree, p: Tensor, record: Record) -> Tensor:
     """P(x) / Q(x) of every slot that was drawn from its row of q as it is, or is `top`: [B, N] float64."""
     tokens = tree.tokens.where(tree.valid, 0)
     rows = torch.arange(len(tokens), device=p.device)[:, None]
-    drawn = q[rows, q_row.clamp(0, q.shape[1] - 1), tokens]
+    drawn = record.chances
     given = (tree.draw == Draw.TOP) | (drawn <= 0)  # 0 cannot be: then one-hot is exact
     return p[rows, tree.parent.clamp(min=0), tokens].double() / drawn.double().masked_fill(given, 1)
 

@@ -14,7 +14,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.types import Proposal
 from specframe.testing import GivenSession, check_proposals, tiny_target
-from tests.components.drafters.test_layers import by_kernels, reading, without
+from tests.components.drafters.test_layers import by_native_passes, reading, without
 from tests.components.drafters.test_model_drafter import tiny
 
 VOCAB, LAYERS = 11, 4
@@ -84,13 +84,13 @@ def test_layers_that_were_not_asked_read_later_what_they_missed(modulus):
     assert len(set(answered)) == min(modulus, 3)
 
 
-def test_the_kernels_leave_after_layers_too(tmp_path):
+def test_native_code_leaves_after_layers_too(tmp_path):
     model(size=32).float().save_pretrained(tmp_path)
     drafter = ModelDrafter(model=str(tmp_path), quantize="int8", layers=[0, 1, 3])
     drafter.bind(HFTarget(model=str(tmp_path)))
     drafter.exit_after([1, 2])
     for depth in (1, 3):
-        wanted = by_kernels(drafter, depth)
+        wanted = by_native_passes(drafter, depth)
         check_proposals(
             Leaving(drafter, [depth]), lambda rows: GivenSession.random(rows, VOCAB, 8), wanted, expansions=2
         )

@@ -43,7 +43,7 @@ def without(model, layers):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A checkpoint of four layers that the kernels can compute."""
+    """A checkpoint of four layers that native code can compute."""
     random_model(vocab=VOCAB, size=32, layers=4, seed=3).float().save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
 
@@ -112,16 +112,16 @@ def test_a_drafter_that_is_trained_leaves_the_target_alone(folder, tmp_path):
     torch.testing.assert_close(again.read_text(tokens), drafter.read_text(tokens).detach())
 
 
-def test_layers_of_a_quantized_target_are_computed_by_its_kernels(folder):
+def test_layers_of_a_quantized_target_are_computed_by_native_passes(folder):
     target = HFTarget(model=folder, quantize="int8")
     drafter = ModelDrafter(model=folder, layers=[1, 3])
     drafter.bind(target)
     assert drafter._loaded.native is target.forward
-    check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_kernels(drafter), expansions=3)
+    check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_native_passes(drafter), expansions=3)
 
 
-def by_kernels(drafter, depth=None):
-    """The answer of kernels that read a text and a path from scratch, by a chain."""
+def by_native_passes(drafter, depth=None):
+    """The answer of native passes that read a text and a path from scratch, by a chain."""
     loaded = drafter._loaded
     kept = list(loaded.layers)[:depth]
     runs = tuple(layer in kept for layer in range(loaded.count))
@@ -156,7 +156,7 @@ def test_a_model_in_few_bits_drafts_as_its_matrices_do(folder, quantize, layers)
     assert drafter._loaded.native is not None
     matrices = [module for module in drafter._reader.model.modules() if isinstance(module, QuantizedLinear)]
     assert len(matrices) == 7 * (2 if layers else 4) + 1
-    check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_kernels(drafter), expansions=3)
+    check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_native_passes(drafter), expansions=3)
 
 
 def test_rounding_is_coarser_with_fewer_bits_and_larger_groups(folder):

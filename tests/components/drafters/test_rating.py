@@ -150,5 +150,5 @@ def test_refusals() -> None:
     with pytest.raises(CompositionError, match="of ModelDrafter its head is trained"):
         Online(drafter=judged())
     rounded = ModelDrafter(model="zoo://talk-7m", quantize="int4", head=AcceptanceHead())
-    with pytest.raises(CompositionError, match="and compiled kernels compute this model: leave"):
+    with pytest.raises(CompositionError, match="and native code computes this model: leave"):
         rounded.bind(HFTarget(model="zoo://talk-7m", dtype="float32"))

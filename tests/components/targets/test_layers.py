@@ -11,7 +11,7 @@ from specframe.kernel.layers import LayerChoice
 from tests.components.targets.models import PROMPTS, SHAPES, accept, batch, random_tree
 
 BROAD = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 96}
-"""The kernels' blocks divide these sizes."""
+"""Native code's blocks divide these sizes."""
 CHOICES = [LayerChoice.first(2, 3), LayerChoice.without(3, [1], [1])]
 
 
@@ -54,11 +54,11 @@ def test_transformers_layers(family, chosen, build):
     cycles(HFTarget.from_model(model), HFTarget.from_model(model), chosen, close=1e-6)
 
 
-@pytest.mark.parametrize("quantization", ["int4", "int8", "kernels"])
+@pytest.mark.parametrize("quantization", ["int4", "int8", "native"])
 @pytest.mark.parametrize("chosen", CHOICES, ids=["exit", "skip"])
 @torch.no_grad()
-def test_the_kernels_give_the_same_bits(quantization, chosen, build):
-    if quantization == "kernels":
+def test_native_code_gives_the_same_bits(quantization, chosen, build):
+    if quantization == "native":
         target = HFTarget.from_model(build("llama", **BROAD).bfloat16())
         target._take_native()
     else:
@@ -68,7 +68,7 @@ def test_the_kernels_give_the_same_bits(quantization, chosen, build):
 
 
 @torch.no_grad()
-def test_the_kernels_skip_what_transformers_layers_skip(build):
+def test_native_code_skips_what_transformers_layers_skip(build):
     model = build("llama", **BROAD).bfloat16()
     target, slow = HFTarget.from_model(model), HFTarget.from_model(model)
     target._take_native()
@@ -138,12 +138,12 @@ def test_shared_keys_and_values_are_those_of_a_fresh_verification(family, chosen
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("quantization", ["int4", "int8", "kernels"])
+@pytest.mark.parametrize("quantization", ["int4", "int8", "native"])
 @pytest.mark.parametrize("chosen", SHARED, ids=["exit", "skip", "skip an MLP", "skip at first"])
 @torch.no_grad()
-def test_the_kernels_share_the_very_bits_of_a_fresh_verification(quantization, chosen, build, continuation):
+def test_native_code_shares_the_very_bits_of_a_fresh_verification(quantization, chosen, build, continuation):
     model = build("llama", **BROAD).float()
-    if quantization == "kernels":
+    if quantization == "native":
         target = HFTarget.from_model(model.bfloat16())
         target._take_native()
     else:

@@ -51,11 +51,11 @@ def literal_queries(target: HFTarget, text: list[int]) -> torch.Tensor:
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("kind", ["transformers", "kernels"])
+@pytest.mark.parametrize("kind", ["transformers", "native"])
 @torch.no_grad()
 def test_a_memory_shows_the_queries_of_what_was_committed(kind, build):
     target = HFTarget.from_model(build("llama", **BROAD).float())
-    if kind == "kernels":
+    if kind == "native":
         target._take_native()
     sight = SnapKV(budget=3, window=1, pool=1)
     root = opened(target, sight)

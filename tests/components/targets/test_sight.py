@@ -32,9 +32,9 @@ def random_slots(memory: CommittedMemory, lists: tuple[int, int], budget: int, n
 def native(build, kind: str) -> HFTarget:
     kind, _, cache = kind.partition(" cache ")
     model = build("llama", **BROAD)
-    target = HFTarget.from_model(model.bfloat16() if kind == "kernels" else model.float())
+    target = HFTarget.from_model(model.bfloat16() if kind == "native" else model.float())
     target.cache = cache or None
-    if kind == "kernels":
+    if kind == "native":
         target._take_native()
     else:
         target._quantize(kind)
@@ -90,7 +90,7 @@ def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int] | None, cho
 
 
 @pytest.mark.parametrize("lists", [(1, 1), (3, 2)], ids=["one list", "lists of heads"])
-@pytest.mark.parametrize("kind", ["kernels", "int4", "int8", "int4 cache bfloat16"])
+@pytest.mark.parametrize("kind", ["native", "int4", "int8", "int4 cache bfloat16"])
 @torch.no_grad()
 def test_what_a_draft_writes_is_scratch(kind, lists, build):
     target = native(build, kind)
@@ -99,7 +99,7 @@ def test_what_a_draft_writes_is_scratch(kind, lists, build):
 
 @pytest.mark.parametrize("lists", [None, (1, 1), (3, 2)], ids=["all slots", "one list", "lists of heads"])
 @pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("kind", ["kernels", "kernels cache bfloat16"])
+@pytest.mark.parametrize("kind", ["native", "native cache bfloat16"])
 @torch.no_grad()
 def test_what_a_copy_in_few_bits_writes_is_scratch(kind, layers, lists, build):
     """Verification does not take over what it computed, as it does from the layers themselves."""
@@ -124,7 +124,7 @@ def everything(memory: CommittedMemory, lists: tuple[int, int]) -> ChosenSlots:
 
 
 @pytest.mark.parametrize("lists", [(1, 1), (3, 2)], ids=["one list", "lists of heads"])
-@pytest.mark.parametrize("kind", ["kernels", "int4", "int4 cache bfloat16", "transformers"])
+@pytest.mark.parametrize("kind", ["native", "int4", "int4 cache bfloat16", "transformers"])
 @torch.no_grad()
 def test_a_sight_of_all_slots_is_none(kind, lists, build):
     """In native passes to the bit, which add up in the order of the slots."""
@@ -184,7 +184,7 @@ def test_a_head_sees_its_own_list_alone(build):
 )
 @torch.no_grad()
 def test_native_passes_refuse_other_lists(slots, words, build):
-    target = native(build, "kernels")
+    target = native(build, "native")
     root = sessions(target, rows=PROMPTS[:1])
     tree = random_tree(root, [[1]], 3, torch.Generator().manual_seed(1))
     with pytest.raises(ValueError, match=words):

@@ -10,7 +10,7 @@ import torch
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.types import Context, Draw, Proposal
-from specframe.sampling.laws import Sampling
+from specframe.sampling.laws import History, Sampling
 from specframe.sampling.random import SeededRandom
 from specframe_specdecpp.threshold import Threshold
 from specframe_trees.beam import Beam
@@ -46,6 +46,24 @@ def proposals(block: int, spread: bool):
     return expand
 
 
+class Likeliest:
+    """A source without chance: draws are the most probable options, whatever the number of those without mass."""
+
+    def categorical(self, probs):
+        """The most probable option of each law."""
+        return probs.argmax(-1)
+
+    def bernoulli(self, p):
+        """Whether more is likely than not."""
+        return p > 0.5
+
+    def without_replacement(self, probs, k):
+        """The k most probable options, -1 beyond those with mass."""
+        best = probs.sort(dim=-1, descending=True, stable=True)
+        found = best.indices.masked_fill(best.values == 0, -1)[..., :k]
+        return torch.nn.functional.pad(found, (0, k - found.shape[-1]), value=-1)
+
+
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize(
@@ -54,16 +72,29 @@ def proposals(block: int, spread: bool):
 def test_a_tree_from_a_support_is_that_of_the_spread_proposal(name, block, sampling):
     root = torch.tensor([5, 2, 8])
     trees = [
-        POLICIES[name].grow(proposals(block, spread), root, Context(sampling, SeededRandom(7, 3).draft))
+        POLICIES[name].grow(proposals(block, spread), root, Context(sampling, Likeliest())).whole(9)
         for spread in (False, True)
     ]
     for field in fields(trees[0]):
         one, two = (getattr(tree, field.name) for tree in trees)
-        assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two, field.name
+        if isinstance(one, torch.Tensor) and one.is_floating_point():
+            assert torch.allclose(one, two, rtol=0, atol=1e-15), field.name
+        else:
+            assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two, field.name
     drafted = trees[0].tokens[:, 1:][trees[0].valid[:, 1:]]
     assert torch.isin(drafted, SUPPORT).all()
-    if trees[0].q is not None:
-        assert trees[0].q.shape[-1] == 9, "recorded laws are over the whole vocabulary"
+
+
+@pytest.mark.parametrize("name", ["fixed_iid", "fixed_without_replacement"])
+def test_laws_are_recorded_over_the_support_unless_processors_read_the_whole_vocabulary(name):
+    root = torch.tensor([5, 2, 8])
+    plain = Sampling(temperature=1.0)
+    banning = Sampling(temperature=1.0, processors=(lambda tokens, logits: logits.index_fill(1, tokens[0, :1], -9.0),))
+    for sampling, width in ((plain, 5), (banning.following(History(root[:, None], root * 0 + 1)), 9)):
+        tree = POLICIES[name].grow(proposals(1, False), root, Context(sampling, SeededRandom(7, 3).draft))
+        assert tree.q.shape[-1] == width
+        if sampling is plain:
+            assert torch.isin(tree.tokens[:, 1:][tree.valid[:, 1:]], SUPPORT).all()
 
 
 def test_both_searches_of_a_dynamic_tree_map_their_tokens():

@@ -7,6 +7,7 @@ import torch
 
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import Recursive, SiblingSlots
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Needs
@@ -190,7 +191,7 @@ def test_recorded_laws_agree_slot_for_slot():
         tree, _ = random_batch(dice, 2)
         if tree.q is None:
             continue
-        slots = SiblingSlots(tree, tree.q, tree.q_row)
+        slots = SiblingSlots(tree, Record(tree, 4, torch.float64))
         for node in range(1, tree.tokens.shape[1]):
             parent, last = tree.parent[:, node], torch.tensor([node - 1] * 2)
             slot, earlier = slots.after(parent, last)

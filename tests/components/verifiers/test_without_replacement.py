@@ -10,6 +10,7 @@ import torch
 from specframe.certify.compositions.audit import recorded_laws
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import Recursive, SiblingSlots
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Promise
@@ -86,8 +87,8 @@ def test_every_record_of_a_law_takes_it_so():
     row = Row(*(field[0].tolist() for field in (tree.tokens, tree.parent, tree.valid, tree.draw, tree.q, tree.q_row)))
     assert torch.allclose(torch.tensor(recorded_law(row, 5, 4), dtype=torch.float64), last)
     node = torch.tensor([0])
-    slot, earlier = SiblingSlots(tree, tree.q, tree.q_row).after(node, torch.tensor([4]))
-    assert torch.allclose(SiblingSlots(tree, tree.q, tree.q_row).law(slot, earlier)[1][0], last)
+    slots = SiblingSlots(tree, Record(tree, tree.q.shape[-1], tree.q.dtype))
+    assert torch.allclose(slots.law(*slots.after(node, torch.tensor([4])))[1][0], last)
 
 
 @pytest.mark.parametrize(

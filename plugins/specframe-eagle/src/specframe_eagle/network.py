@@ -69,7 +69,7 @@ class EagleNetwork(FeatureNetwork):
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which kernels may compute a draft as a whole: EAGLE's; None with parts of other papers."""
+        """The modules by which native code may compute a draft as a whole: EAGLE's; None with parts of other papers."""
         deep = isinstance(self.layer, Stack) and len(self.layer.upper) > 0
         return None if deep or isinstance(self.layer, SplitLayer) else LevelModules(self.layer, self.fc)
 

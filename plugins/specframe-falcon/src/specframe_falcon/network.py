@@ -65,7 +65,7 @@ class FalconNetwork(FeatureNetwork):
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which kernels may compute it, where its LSTM is rounded."""
+        """The modules by which native code may compute it, where its LSTM is rounded."""
         return None if self.cells is None else LevelModules(self.layer, cells=self.cells, block=self.block)
 
     def forward(

@@ -68,7 +68,7 @@ class SpreadLayer(DecoderLayer):
         return (attended[..., None, :] + parts.unflatten(-1, (-1, attended.shape[-1]))).flatten(-2)
 
     def pack(self) -> None:
-        """Leaves the layer to PyTorch: the kernels know no such MLP."""
+        """Leaves the layer to PyTorch: native code knows no such MLP."""
 
 
 class FlashNetwork(ImageNetwork):

@@ -49,12 +49,13 @@ class BoundedDivergence:
         """The accepted path and the bonus; laws on the way are asked for."""
 
         def agreed(at: Tensor) -> Tensor:
-            if tree.q is None or tree.q_row is None:
+            p = laws.after(at)  # [B, V]
+            known = tree.whole(p.shape[-1])
+            if known.q is None or known.q_row is None:
                 return torch.zeros_like(tree.valid)
             first = ((tree.parent == at[:, None]) & tree.valid).byte().argmax(1)  # [B]
             rows = torch.arange(len(at), device=at.device)
-            p = laws.after(at)  # [B, V]
-            q = tree.q[rows, tree.q_row[rows, first].clamp(min=0)].to(p.dtype)
+            q = known.q[rows, known.q_row[rows, first].clamp(min=0)].to(p.dtype)
             gap = (q * (q / p).log()).where(q > 0, 0).sum(-1)  # [B], infinite where p excludes what q may draw
             return (gap < self.limit)[:, None].expand_as(tree.valid) & (p.gather(1, tree.tokens.clamp(min=0)) > 0)
 

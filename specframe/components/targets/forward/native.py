@@ -14,7 +14,7 @@ from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
 from specframe.native.blocks import BLOCK
-from specframe.native.build import load_kernels
+from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.native.sight import Causal, Listed, Mask, Tree
@@ -183,7 +183,7 @@ def require_cache(cache: CacheForm | None, forward: Forward) -> None:
     """Raises CompositionError for a form of keys and values that a forward pass does not keep them in."""
     if cache != forward.cache:
         raise CompositionError(
-            f"cache: {cache} is kept by native passes alone: add `kernels: true` or `quantize`, on a CPU"
+            f"cache: {cache} is kept by native passes alone: add `native: true` or `quantize`, on a CPU"
         )
 
 
@@ -202,7 +202,7 @@ def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | 
     """
     if not isinstance(forward, NativeForward):
         raise CompositionError(
-            f"a draft by a copy in {quantization} runs by native passes: add `kernels: true` to the target, on a CPU"
+            f"a draft by a copy in {quantization} runs by native passes: add `native: true` to the target, on a CPU"
         )
     if kept is not None:
         raise CompositionError(f"the target's matrices are in {kept} already: leave out the drafter's `quantize`")
@@ -232,7 +232,7 @@ def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None
     if any(matrix.in_features % BLOCK for matrix in matrices):
         return f"one of its matrices has inputs that {BLOCK} does not divide"
     try:
-        load_kernels()
+        load_native()
     except InputError as error:
         return str(error)
     return odd_outputs(matrices)

@@ -219,9 +219,9 @@ def test_the_option_is_a_targets(model_folder):
 
 
 @pytest.mark.parametrize(("dtype", "forward"), [("float32", NativeForward), ("float64", CompiledForward)])
-def test_kernels_come_first(dtype, forward, build, tmp_path):
+def test_native_passes_come_first(dtype, forward, build, tmp_path):
     build("llama", hidden_size=64, head_dim=16, intermediate_size=96).float().save_pretrained(tmp_path)
-    target = HFTarget(model=str(tmp_path), device="cpu", dtype=dtype, compile=True, kernels=True)
+    target = HFTarget(model=str(tmp_path), device="cpu", dtype=dtype, compile=True, native=True)
     assert isinstance(target.forward, forward)
 
 

@@ -89,11 +89,11 @@ def test_a_replay_sees_no_farther_than_a_window(build):
         torch.testing.assert_close(found[row], literal(model, text, CHOICES[1]), rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("native", [False, True])
 @torch.no_grad()
-def test_a_replay_leaves_no_trace(kernels, build):
+def test_a_replay_leaves_no_trace(native, build):
     replayed = HFTarget.from_model(build("llama", **BROAD).bfloat16())
-    if kernels:
+    if native:
         replayed._take_native()
     other = replayed.sibling()
     texts = decoded(replayed)
@@ -106,7 +106,7 @@ def test_a_replay_leaves_no_trace(kernels, build):
 
 
 @torch.no_grad()
-def test_the_kernels_replay_what_transformers_layers_replay(build):
+def test_native_code_replays_what_transformers_layers_replay(build):
     model = build("llama", **BROAD).bfloat16()
     target, slow = HFTarget.from_model(model), HFTarget.from_model(model)
     target._take_native()

@@ -84,9 +84,9 @@ def test_rows_grow_leave_and_begin_with_a_prefix(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "cache: bfloat16 is kept by native passes alone: add `kernels: true` or `quantize`, on a CPU"),
-        ({"compile": True}, "add `kernels: true` or `quantize`"),
-        ({"kernels": True, "dtype": "float64"}, "alone, and its weights are neither in bfloat16 nor in float32"),
+        ({}, "cache: bfloat16 is kept by native passes alone: add `native: true` or `quantize`, on a CPU"),
+        ({"compile": True}, "add `native: true` or `quantize`"),
+        ({"native": True, "dtype": "float64"}, "alone, and its weights are neither in bfloat16 nor in float32"),
     ],
 )
 def test_other_passes_refuse_it_in_one_line(options, message, tmp_path):

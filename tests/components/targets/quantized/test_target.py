@@ -26,15 +26,15 @@ BROAD = {
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 600,
 }
-KERNELS = {"kernels": torch.bfloat16, "kernels in float32": torch.float32}
-CACHED = ["int4 cache bfloat16", "kernels cache bfloat16"]
-KINDS = ["int4", *KERNELS, *CACHED]
+NATIVE = {"native": torch.bfloat16, "native in float32": torch.float32}
+CACHED = ["int4 cache bfloat16", "native cache bfloat16"]
+KINDS = ["int4", *NATIVE, *CACHED]
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 
 @pytest.fixture
 def quantized(build):
-    """A tiny random model as a quantized target in float32; or in bfloat16 or float32 as it is, with the kernels.
+    """A tiny random model as a quantized target in float32; or in bfloat16 or float32 as it is, with native code.
 
     Behind `cache` stands the form in which keys and values are kept.
     """
@@ -42,9 +42,9 @@ def quantized(build):
     def make(family: str = "llama", quantization: str = "int4", **changes) -> HFTarget:
         model = build(family, **(BROAD | changes))
         quantization, _, cache = quantization.partition(" cache ")
-        target = HFTarget.from_model(model.to(KERNELS.get(quantization, torch.float32)))
+        target = HFTarget.from_model(model.to(NATIVE.get(quantization, torch.float32)))
         target.cache = cache or None
-        if quantization in KERNELS:
+        if quantization in NATIVE:
             target._take_native()
         else:
             target._quantize(quantization)
@@ -97,7 +97,7 @@ def test_weights_of_another_size_are_rounded(tmp_path):
 def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
     target = quantized(family, quantization)
     assert isinstance(target.forward, NativeForward)
-    limit = 1e-4 if target.dtype == torch.float32 and quantization in KERNELS else 2e-2
+    limit = 1e-4 if target.dtype == torch.float32 and quantization in NATIVE else 2e-2
     assert probe.deviation(target) < limit, "activations that differ by an ulp may round to another of 255 steps"
 
 
@@ -217,18 +217,18 @@ def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
         ("llama", torch.bfloat16, {"intermediate_size": 104}, "inputs that 32 does not divide"),
     ],
 )
-def test_what_the_kernels_do_not_compute_is_transformers(family, dtype, changes, reason, build, caplog):
+def test_what_native_code_does_not_compute_is_transformers(family, dtype, changes, reason, build, caplog):
     target = HFTarget.from_model(build(family, **(BROAD | changes)).to(dtype))
     target._take_native()
     assert isinstance(target.forward, TransformersForward)
     assert reason in caplog.text and caplog.text.count("so its forward pass is transformers' own") == 1
 
 
-def test_the_model_of_a_target_with_kernels_stays_transformers(tmp_path):
+def test_the_model_of_a_target_with_native_passes_stays_transformers(tmp_path):
     file = str(write_gguf(tmp_path / "small.gguf", blocks="Q4_1"))
-    target = HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True)
+    target = HFTarget(model=file, dtype="bfloat16", device="cpu", native=True)
     assert isinstance(target.forward, NativeForward) and not layers(target)
-    assert HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True, quantize="int4").quantization == "int4"
+    assert HFTarget(model=file, dtype="bfloat16", device="cpu", native=True, quantize="int4").quantization == "int4"
     assert isinstance(target.sibling().forward, NativeForward)
 
 
@@ -243,8 +243,8 @@ def test_drafters_share_its_embedding_and_head(quantized):
     assert leaf.grad is not None and leaf.grad.abs().sum() > 0
 
 
-def test_where_nothing_is_trained_the_kernels_compute_the_shared_head(quantized):
-    target = quantized(quantization="kernels")
+def test_where_nothing_is_trained_native_code_computes_the_shared_head(quantized):
+    target = quantized(quantization="native")
     features = torch.randn(3, 64).bfloat16()
     rows = torch.tensor([4, 40, 7])
     part = target.head_for(rows)
@@ -252,7 +252,7 @@ def test_where_nothing_is_trained_the_kernels_compute_the_shared_head(quantized)
     with torch.inference_mode():
         fast, few = target.head(features), part(features)
     assert torch.equal(few, fast[:, rows]) and torch.equal(some, exact[:, rows])
-    assert fast.dtype == torch.float32, "as the kernels add it up: no bit of it is lost"
+    assert fast.dtype == torch.float32, "as native code adds it up: no bit of it is lost"
     torch.testing.assert_close(fast, exact.float(), atol=0.02, rtol=0.02)
     assert type(target._shared._head) is QuantizedLinear
 
@@ -263,7 +263,7 @@ def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog)
 
     exact = HFTarget.from_model(build("llama", **BROAD).float())
     wanted = replacement.round_to_blocks(exact.model.model.layers[0].mlp.up_proj.weight, 4).values()
-    monkeypatch.setattr(replacement, "load_kernels", refuse)
+    monkeypatch.setattr(replacement, "load_native", refuse)
     exact._quantize("int4")
     assert "there is no C++ compiler (g++): the int4 weights are unpacked, which is no faster" in caplog.messages
     assert isinstance(exact.forward, TransformersForward)
@@ -315,7 +315,7 @@ def test_run_reports_it(tmp_path: Path, capsys):
     assert "quantize" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("quantization", ["int4", *KERNELS])
+@pytest.mark.parametrize("quantization", ["int4", *NATIVE])
 def test_its_forward_passes_are_timed(quantization, quantized):
     target = quantized(quantization=quantization)
     found = specframe.compose(target=target, drafter="lookup", sampling={"max_new_tokens": 8}).generate([[1, 2, 3]])

@@ -272,7 +272,7 @@ def test_a_run_and_a_certificate_call_it_lossy(recipe, capsys, monkeypatch, tmp_
     assert proven.distance["shortened"] == 1 and proven.distance["mean_tv"] > 0
 
 
-@pytest.mark.parametrize("form", ["target.kernels=true", "target.cache=bfloat16 target.kernels=true"])
+@pytest.mark.parametrize("form", ["target.native=true", "target.cache=bfloat16 target.kernels=true"])
 def test_native_passes_keep_a_part_too(recipe, capsys, monkeypatch, tmp_path, form):
     monkeypatch.chdir(tmp_path)
     assert main(["run", str(recipe), "--json", "run.repeats=0", *form.split()]) == 0
@@ -285,7 +285,7 @@ def test_native_passes_keep_a_part_too(recipe, capsys, monkeypatch, tmp_path, fo
         ("target.keep.budget=8", "a budget of 8 does not exceed the window of 8"),
         ("target.keep.lookahead=0", "the lookahead is at least 1 token, not 0"),
         ("target.keep={use: upper}", "in int8, which rounds them in blocks"),
-        ("target.cache=int8; target.kernels=true", "in int8, which rounds them in blocks"),
+        ("target.cache=int8; target.native=true", "in int8, which rounds them in blocks"),
         ("target.compile=true", "goes without `compile`"),
         ("target.keep.drafter={use: lookup}", "speckv: a small model drafts the likely answer, and Lookup has none"),
         ("target.keep={use: specky}", "did you mean 'speckv'"),

@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
 from specframe.components.targets.anatomy import LoadedModel
-from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.forward import kept, resume
+from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts

@@ -20,7 +20,7 @@ from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.components.trees.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
-from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.decoding.pipeline import Pipeline, Prompt, load
 from specframe.files.provenance import write_json
 from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
@@ -143,7 +143,7 @@ class Profile:
 
 
 def profile(
-    pipeline: Pipeline,
+    pipeline: Pipeline | str | FilePath,
     prompts: Sequence[Prompt],
     *,
     depth: int = 4,
@@ -153,6 +153,7 @@ def profile(
 ) -> Profile:
     """Measures how often each choice of the pipeline's drafter is accepted on the prompts, and the costs of forwards.
 
+    A recipe, by file or name, is loaded first.
     Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and fewer
     below those. So deeper levels are measured mostly where the first choices were right, and separately where they were
     not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of `sizes` is the node
@@ -161,6 +162,8 @@ def profile(
     turns, prompt by prompt, because a machine drifts; the median is reported. Raises InputError for a drafter that
     makes its own trees.
     """
+    if isinstance(pipeline, str | FilePath):
+        pipeline = load(pipeline)
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
     comb = Fixed(paths=[dotted(path) for path in comb_paths(depth, width)], draw=draw)

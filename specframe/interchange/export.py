@@ -21,7 +21,7 @@ def export(
     form: str,
     *,
     overrides: Sequence[str] = (),
-    folder: str | Path | None = None,
+    out: str | Path | None = None,
     local_code: bool = True,
 ) -> Path:
     """Writes a recipe's trained drafter as another program reads it, as `specframe export` does.
@@ -30,13 +30,13 @@ def export(
         recipe: a file, or the name of a recipe that comes with specframe.
         form: vllm, sglang, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these.
         overrides: `key=value` texts that replace values of the recipe.
-        folder: where to write it; None: exports/RECIPE-FORM.
+        out: the folder to write it to; None: exports/RECIPE-FORM.
         local_code: allow components from `./file.py:Name`.
 
     Returns the folder. Raises what `convert` and `write` raise, RecipeError for an invalid recipe.
     """
     asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
-    place = Path(folder) if folder is not None else default_folder(asked, form)
+    place = Path(out) if out is not None else default_folder(asked, form)
     write(convert(asked, form), asked, form, place)
     return place
 

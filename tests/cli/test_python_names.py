@@ -44,8 +44,15 @@ def test_train_gives_a_report_whose_weights_load(tmp_path):
 
 
 def test_export_gives_the_folder(tmp_path):
-    folder = specframe.export("small/eagle", "eagle", folder=tmp_path / "exported")
+    folder = specframe.export("small/eagle", "eagle", out=tmp_path / "exported")
     assert (folder / "config.json").exists()
+
+
+def test_profile_takes_a_recipe_by_name():
+    found = specframe.profile("small/falcon", ["Do you like music?"], depth=1, width=2)
+    assert found.draft_seconds > 0 and found.ranks.top.visits
+    with pytest.raises(specframe.RecipeError, match="no-such-recipe"):
+        specframe.profile("no-such-recipe", ["Do you like music?"])
 
 
 @pytest.mark.parametrize("name", ["bench", "certify"])

@@ -15,7 +15,7 @@ from specframe.training.documents import read
 
 pytestmark = pytest.mark.slow
 
-TRAINING = Path(__file__).parents[1] / "training"
+TRAINING = Path(__file__).parents[1] / "training" / "images"
 
 
 @pytest.fixture

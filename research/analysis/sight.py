@@ -2,7 +2,7 @@
 
     python research/analysis/sight.py runs/see-8m/held-out recipes/images/eagle.yaml recipes/images/msd.yaml
 
-The folder is what `research/training/images/seen.py --held-out` wrote. The first recipe is what the others are compared with;
+The folder is what `research/training/images/seen.py --held-out` wrote. The others are compared with the first recipe;
 RECIPE,KEY=VALUE,.. gives a recipe settings of its own. Counts do not depend on the machine's load. What a drafter
 predicts for a word that the picture decides (a colour, a shape, a size, a place or a number) is counted by itself.
 Speed, over plain decoding, and prefill, the milliseconds that a first draft takes beyond a later one, are of processor

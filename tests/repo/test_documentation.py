@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -234,6 +235,25 @@ TIERS = [specframe, specframe.plugin, specframe.neural, specframe.testing]
 def test_every_public_name_is_documented(module):
     text = mentioned()
     assert not [public for public in module.__all__ if not re.search(rf"\b{public}\b", text)]
+
+
+def test_what_a_page_draws_from_the_code_exists():
+    """mkdocs builds no page of which one such name is not found."""
+    names = [
+        name for page in PAGES for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert names
+    assert [name for name in names if not exists(name)] == []
+    assert not exists("specframe.cli.no_module.name") and not exists("specframe.cli.candidates.no_name")
+
+
+def exists(name: str) -> bool:
+    """Returns whether a dotted name is that of a module, or of something in one."""
+    try:
+        resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_every_component_and_command_is_documented():

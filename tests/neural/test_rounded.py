@@ -47,6 +47,19 @@ def test_what_was_rounded_stays_as_it_is(kept):
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_in_4_bits_it_is_a_third_of_the_size_and_loads(kept):
+    module, folder = kept
+    checkpoint.shrink(folder / "whole", folder / "least", 4)
+    whole, least = ((folder / name / "model.safetensors").stat().st_size for name in ("whole", "least"))
+    assert least < 0.45 * whole
+    found = net()
+    assert checkpoint.load(found, folder / "least") == {"block": 2}
+    for name, weight in module.state_dict().items():
+        step = (weight.max() - weight.min()) / 15 if weight.dim() == 2 else 0
+        assert (found.state_dict()[name] - weight).abs().max() <= 0.51 * step + weight.abs().max() / 256, name
+    assert checkpoint.shapes(folder / "least") == checkpoint.shapes(folder / "whole")
+
+
 def test_half_a_matrix_is_unexpected(kept):
     _, folder = kept
     stored = load_file(folder / "small" / "model.safetensors")

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
+from specframe.native.blocks import Bits
 from specframe.neural.weights.locate import find_place
 from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
 
@@ -63,21 +64,21 @@ def save(
         raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
 
 
-def shrink(folder: str | Path, out: str | Path) -> None:
-    """Writes a checkpoint again with its matrices in 8 bits, as `load` reads them; the other files are copied.
+def shrink(folder: str | Path, out: str | Path, bits: Bits = 8) -> None:
+    """Writes a checkpoint again with its matrices in 8 or 4 bits, as `load` reads them; the other files are copied.
 
     Raises WeightsError for a checkpoint that cannot be read, or a folder that cannot be written.
     """
     where, out = locate(folder), Path(out)
     try:
-        tensors = round_matrices(restore_matrices(load_file(where / WEIGHTS)))
+        tensors = round_matrices(restore_matrices(load_file(where / WEIGHTS)), bits)
         out.mkdir(parents=True, exist_ok=True)
         for path in where.glob("*.json"):
             shutil.copyfile(path, out / path.name)
         with replacing(out / WEIGHTS) as weights:
             save_file(tensors, weights, metadata={"format": "pt"})
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot write {folder} in 8 bits to {out}: {reason(error)}") from error
+        raise WeightsError(f"cannot write {folder} in {bits} bits to {out}: {reason(error)}") from error
 
 
 def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS, fit: Fit | None = None) -> dict[str, Any]:
@@ -237,9 +238,8 @@ def remove_parts(folder: Path) -> None:
 
 def reason(error: BaseException) -> str:
     """Returns a short reason: the system's own for an OSError, else the error's first line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    own = error.strerror if isinstance(error, OSError) else None
+    return own or str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.sight import Listed, Sight
-from specframe.neural.transfer import tensor_on
+from specframe.neural.transfer import move_slots, tensor_on
 
 
 def cache_name(module: nn.Module) -> str:
@@ -101,6 +101,13 @@ class SlotCache(Cache):
         `destination` is a tensor [B, J], or the first of J consecutive slots that are the same in every row.
         Destinations of one row must differ, or hold copies of the same source.
         """
+        if source.is_cpu:
+            if isinstance(destination, int):
+                destination = torch.arange(destination, destination + source.shape[1]).expand_as(source)
+            for row, pair in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
+                for block in self._blocks:
+                    move_slots(block[:, row], *pair)
+            return
         if isinstance(destination, int):
             end = destination + source.shape[1]
             if len(source) == 1:  # one row: plain copies take a fifth of the time of a gather and a scatter
@@ -112,14 +119,24 @@ class SlotCache(Cache):
         for block in self._blocks:
             block[:, rows, :, destination] = block[:, rows, :, source]  # [B, J, P, H, D]
 
-    def keep(self, rows: Tensor) -> None:
-        """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied."""
+    def keep(self, rows: Tensor, width: int | None = None) -> None:
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied.
+
+        Of these the first `width` slots, or all that were written.
+        """
         moved = [(place, row) for place, row in enumerate(rows.tolist()) if place != row]
         if not moved:
             return
-        places, sources = (tensor_on(rows.device, side) for side in zip(*moved, strict=True))
+        width = self._reached if width is None else width
+        places, sources = zip(*moved, strict=True)
+        if set(places).isdisjoint(sources):
+            for block in self._blocks:
+                for place, source in moved:
+                    block[:, place, :, :width] = block[:, source, :, :width]
+            return
+        to, source = tensor_on(rows.device, places), tensor_on(rows.device, sources)
         for block in self._blocks:
-            block[:, places] = block[:, sources]
+            block[:, to, :, :width] = block[:, source, :, :width]
 
     def copy_row(self, source: int, destination: int, width: int) -> None:
         """Copies the first `width` slots of a row to another, in every layer."""

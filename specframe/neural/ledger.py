@@ -126,7 +126,7 @@ class Rows:
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self.memory.keep(rows)
+        self.memory.keep(rows, self.base)
         self.count = self.count[rows]
         self.offset = None if self.offset is None else self.offset[rows]
         self.counts = [self.counts[row] for row in rows.tolist()]

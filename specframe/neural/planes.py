@@ -107,8 +107,8 @@ class PlaneCache(SlotCache):
             first_half, second = halves.unflatten(-1, (-1, 2, GROUP // 2)).unbind(-2)
             stored.planes[plane, :, row, :, slots] = (first_half | second << 4).flatten(-2)
 
-    def keep(self, rows: Tensor) -> None:
-        """Moves these rows, int64 [R], to the rows 0 .. R - 1."""
+    def keep(self, rows: Tensor, width: int | None = None) -> None:
+        """Moves these rows, int64 [R], whole, to the rows 0 .. R - 1."""
         order = rows.tolist()
         if self.stored is not None and order != list(range(len(order))):
             for tensor, dim in self.stored.tensors():

@@ -208,9 +208,9 @@ class HybridCache(SlotCache):
         """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
         self.states.commit(paths, counts)
 
-    def keep(self, rows: Tensor) -> None:
-        """Moves these rows, int64 [R], to the rows 0 .. R - 1."""
-        super().keep(rows)
+    def keep(self, rows: Tensor, width: int | None = None) -> None:
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1: their first `width` slots, and their states."""
+        super().keep(rows, width)
         self.states.keep(rows)
 
     def copy_row(self, source: int, destination: int, width: int) -> None:

@@ -7,8 +7,11 @@ from weakref import ref
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specframe.neural.cache import SlotCache
+from specframe.neural.transfer import GRAIN, move_slots
 
 
 def states(batch: int, heads: int, count: int, size: int) -> torch.Tensor:
@@ -82,6 +85,38 @@ def test_compaction_to_one_place_in_every_row_is_compaction_to_these_slots(batch
     one.compact(source, 2)
     other.compact(source, torch.arange(2, 5).expand(batch, 3))
     assert torch.equal(one._blocks[0], other._blocks[0])
+
+
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=6, unique_by=lambda m: m[1]),
+    heads=st.sampled_from([1, 3, GRAIN // 8]),
+)
+@settings(deadline=None, max_examples=60)
+def test_slots_are_read_before_any_is_written(moves, heads):
+    """In line or not, over each other, and with so many numbers that the planes are copied in parts."""
+    planes = torch.arange(5 * heads * 8 * 2).view(5, heads, 8, 2)
+    expected = planes.clone()
+    source, destination = ([*side] for side in zip(*moves, strict=True))
+    expected[:, :, destination] = planes[:, :, source]
+    move_slots(planes, source, destination)
+    assert torch.equal(planes, expected)
+
+
+@pytest.mark.parametrize("order", [[0, 3], [3, 1, 2], [1, 0, 3], [2, 3, 0, 1], [3, 3], []])
+def test_rows_that_move_take_the_slots_asked_for_along(order):
+    """Last rows that take free places, rows that change places, and one row twice."""
+    cache = SlotCache(2, 6)
+    cache.aim(0, 5)
+    for layer in range(2):
+        cache.update(states(4, 2, 5, 3), states(4, 2, 5, 3), layer)
+    before = cache.every.clone()
+    cache.keep(torch.tensor(order, dtype=torch.int64), 3)
+    assert torch.equal(cache.every[:, : len(order), :, :3], before[:, order, :, :3])
+    stays = [row for row in range(4) if row >= len(order) or order[row] == row]
+    assert torch.equal(cache.every[:, stays], before[:, stays])
+    last = cache.every[:, 3].clone()
+    cache.keep(torch.tensor([3]))
+    assert torch.equal(cache.every[:, 0], last), "all that was written"
 
 
 def test_writes_after_dropping_rows_reach_later_compactions():

@@ -114,8 +114,9 @@ class NativeForward:
                     if is_query(tap):
                         newest.put(found.setdefault(tap, newest.empty(values)), values, begin, rows)
                         continue
-                    whole = found.setdefault(tap, values.new_zeros(*asked.tokens.shape, values.shape[2]))
-                    whole[span] = values
+                    if tap not in found:
+                        found[tap] = values.new_zeros(*asked.tokens.shape, values.shape[2])
+                    found[tap][span] = values
             first += count
         return found.pop(""), found
 
@@ -152,7 +153,8 @@ def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tr
     """The part of texts [B, T] at a span of rows and tokens, the first of which take slot `start`, as chains."""
     tokens = asked.tokens[span]
     batch, count = tokens.shape
-    sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
+    order = torch.arange(count)
+    sees = (order[:, None] >= order).expand(batch, -1, -1)
     sight = Tree(sees, torch.full((batch,), start), start)
     states = None if asked.states is None else asked.states[span]
     row = asked.row + span[0].start

@@ -63,6 +63,11 @@ class Entry:
         """The number of tokens of the text."""
         return len(self.request.tokens) + len(self.tokens)
 
+    @property
+    def left(self) -> int:
+        """The number of tokens that it may still be given."""
+        return self.limit - len(self.tokens)
+
     def add(self, tokens: Sequence[int]) -> None:
         """Appends tokens up to an end of sequence, a stop text or the budget; later ones are cut off.
 

@@ -174,8 +174,8 @@ class Session:
         require_claim(self.parts.target, self)
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            lengths = [entry.length for entry in self.live]
-            context = Context(sampling, self._random.draft, parts.costs and parts.costs.together(lengths, self._pause))
+            costs = parts.costs and parts.costs.together([entry.length for entry in self.live], self._pause)
+            context = Context(sampling, self._random.draft, costs, left=[entry.left for entry in self.live])
             draft = parts.drafter.propose(self._root, parts.tree, context)
             if sampling.processors and not parts.promise.whole:
                 draft = pruned(draft, self.live)

@@ -22,6 +22,7 @@ from specframe.components.trees.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt, load
 from specframe.files.provenance import write_json
+from specframe.inspect.drafting import Drafting
 from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
@@ -100,7 +101,7 @@ class Profile:
 
     ranks: Ranks
     draft_seconds: float
-    """A drafter forward."""
+    """A drafter's forward pass, that over a prompt left out."""
     block: int
     """Number of levels that a forward proposes, as far as a draft of the measured depth shows it."""
     cycle_seconds: dict[int, float]
@@ -111,6 +112,8 @@ class Profile:
     """Number of tokens of the longest row, on average over cycles."""
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
+    read_seconds: float = 0.0
+    """What a token of a prompt adds to the drafter's first pass."""
 
     def fastest(self, depth: int) -> Choice:
         """The tree of at most `depth` levels, of the sizes that were timed, of the most tokens per second."""
@@ -134,6 +137,7 @@ class Profile:
             "off_path": self.ranks.off_path.table,
             "reached": self.ranks.reached,
             "draft_seconds": self.draft_seconds,
+            "read_seconds": self.read_seconds,
             "block": self.block,
             "rows": self.rows,
             "context": self.context,
@@ -184,9 +188,11 @@ def profile(
             pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
     clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
     longest: list[int] = []  # by cycle
+    drafting = Drafting()
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
         clock = Clock.on(text_of(pipeline.parts.target).device)
         lengths = {start + place: len(pipeline.encode(prompt)) for place, prompt in enumerate(chunk)}
+        drafting.begin(sum(lengths.values()))
         for rows, cycle in cycles_of(pipelines[size], chunk, clock, start):
             longest.append(max(lengths[row] for row in rows))
             for row, count in zip(rows, cycle.verdict.count.tolist(), strict=True):
@@ -194,18 +200,29 @@ def profile(
             if size == comb.shape.nodes:
                 ranks.add(cycle)
                 recording.teach(fit, cycle)
+            if size == CHAIN:
+                drafting.count(clock)
         clock.settle()
         if clock.calls["score"]:  # else the first token was the last
             clocks[size].append(clock)
     if not all(clocks.values()):
         raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
-    chains, combs = clocks.pop(CHAIN), clocks[comb.shape.nodes]
+    del clocks[CHAIN]
+    combs = clocks[comb.shape.nodes]
     seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
-    draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in chains)
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))
     rows_together = min(pipeline.run.batch, len(prompts))
-    return Profile(ranks, draft_seconds, block, seconds, rows_together, fmean(longest), fit.calibration)
+    return Profile(
+        ranks=ranks,
+        draft_seconds=median(drafting.passes),
+        block=block,
+        cycle_seconds=seconds,
+        rows=rows_together,
+        context=fmean(longest),
+        calibration=fit.calibration,
+        read_seconds=median(drafting.read),
+    )
 
 
 def lengthen(pipeline: Pipeline, prompts: Sequence[Prompt], context: int) -> list[Prompt]:

@@ -116,6 +116,7 @@ class Context:
     random: RandomSource
     costs: Costs | None = None  # times of forward passes; None: every node that may be drafted is worth it
     search: SearchBeam | None = None  # the drafter's own beam search; None: it is asked level by level
+    left: Sequence[int] = ()  # how many tokens each row may still be given; none: it is not known
 
 
 @dataclass(frozen=True)

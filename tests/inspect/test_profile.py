@@ -15,9 +15,11 @@ from specframe.components.trees.optimal import expected_tau
 from specframe.components.trees.shape import Shape
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
+from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
+from specframe.inspect.drafting import Drafting
 from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, lengthen, profile, take_turns
 from specframe.kernel.errors import InputError
@@ -74,6 +76,17 @@ def test_the_comb_has_fewer_choices_where_paths_left_the_first_choices():
     assert [children[path] for path in [(), (0,), (0, 0)]] == [8, 8, 8]
     assert [children[path] for path in [(1,), (2,), (0, 3), (4,), (1, 0), (1, 1)]] == [2, 1, 1, 0, 2, 1]
     assert comb_paths(2, 1) == [(0,), (0, 0)]
+
+
+def test_what_reading_a_prompt_adds_is_apart_from_a_pass():
+    clock, drafting = Clock(), Drafting()
+    drafting.begin(50)
+    for spent, calls in ((4.0, 3), (7.0, 6), (10.0, 9)):
+        clock.seconds["drafter"], clock.calls["drafter"] = spent, calls
+        drafting.count(clock)
+    drafting.begin(10)
+    drafting.count(clock)
+    assert drafting.passes == pytest.approx([1.0, 10 / 9]) and drafting.read == pytest.approx([0.02, 0.0])
 
 
 def test_the_table_is_the_targets_law_by_the_drafters_ranking():

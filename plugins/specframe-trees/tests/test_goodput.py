@@ -23,6 +23,7 @@ from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenDrafter, check_tree, tiny_target
 from specframe.testing.policies import cycle_of
 from specframe_trees.goodput import Goodput
+from specframe_trees.texts import Texts
 
 DEPTH = 4
 
@@ -109,7 +110,57 @@ def test_lengths_are_those_of_the_rows_that_stay(costs):
     policy.observe(admission(torch.ones(3, 5, dtype=torch.int64)))
     policy.observe(admission(torch.ones(1, 9, dtype=torch.int64)))
     policy.keep(torch.tensor([3, 1]))
-    assert policy._length.tolist() == [10, 6]
+    assert [text.length for text in policy._texts.rows] == [10, 6]
+
+
+def test_long_prompts_of_short_answers_are_not_drafted_behind(tmp_path):
+    """A token of a prompt takes half a second, a cycle ten: reading a prompt of 100 is worth five cycles."""
+    policy = Goodput(costs=[write(tmp_path, 2, read_seconds=0.5)], depth=DEPTH)
+    free = Goodput(costs=[write(tmp_path, 2)], depth=DEPTH)
+    root = torch.zeros(2, dtype=torch.int64)
+    for one in (policy, free):
+        one.observe(admission(torch.ones(2, 100, dtype=torch.int64)))
+    depths = [int(policy.goodput(root, [left, left]).argmax()) for left in (1, 10, 400)]
+    assert depths == [0, 0, DEPTH], "the whole answer pays for the reading"
+    assert int(free.goodput(root, [1, 1]).argmax()) == DEPTH
+    tokens = free.goodput(root) * free.seconds(2)
+    spent = policy.seconds(2) + tokens * 0.5 * 200 / (2 * 41)
+    found = policy.goodput(root, [40, 40])
+    assert found[1:].tolist() == pytest.approx((tokens / spent)[1:].tolist())
+    assert float(found[0]) == pytest.approx(float(free.goodput(root)[0])), "plain decoding needs no drafter"
+
+
+def test_what_a_drafter_has_put_off_is_read_before_it_drafts():
+    texts = Texts()
+    texts.observe(admission(torch.ones(2, 30, dtype=torch.int64)))
+    assert texts.unread([9, 19]) == pytest.approx(60 / (10 + 20))
+    texts.drafted()
+    plain = cycle_of(*cycle_without_draft(2), 2)
+    for _ in range(5):
+        texts.observe(plain)
+    assert texts.unread([4, 14]) == pytest.approx(60 / 30), "no more than before it was read"
+    for _ in range(35):
+        texts.observe(plain)
+    assert texts.unread([0, 9]) == pytest.approx(80 / (41 + 50)), "forty tokens of each wait now"
+
+
+def test_answers_are_expected_to_be_as_long_as_those_that_ended():
+    texts = Texts()
+    texts.observe(admission(torch.ones(3, 30, dtype=torch.int64)))
+    assert texts.unread([]) == 0, "nothing is known"
+    for _ in range(11):
+        texts.observe(cycle_of(*cycle_without_draft(3), 2))
+    texts.keep([1])
+    assert texts.unread([500]) == pytest.approx(41 / 24), "12 tokens as the others, and as many again as it has"
+    texts.observe(admission(torch.ones(1, 24, dtype=torch.int64)))
+    assert texts.unread([500, 500]) == pytest.approx((41 + 24) / (24 + 12))
+    texts.keep([])
+    assert texts.unread([]) == 0 and texts.longest == 0
+
+
+def cycle_without_draft(rows):
+    root = torch.zeros(rows, dtype=torch.int64)
+    return TokenTree.root_only(root), Verdict(root[:, None][:, :0], root, root)
 
 
 def test_between_and_beyond_what_was_timed(tmp_path):

@@ -46,6 +46,8 @@ class Known:
     """Mean number of tokens of the longest of these rows."""
     acceptance: list[float]
     """Share of cycles that go on to a node of each level, behind first choices, as deep as was measured."""
+    reading: float = 0.0
+    """Seconds in which the drafter reads a token of a prompt."""
 
 
 def read_known(path: Path, widths: Sequence[int]) -> Known:
@@ -58,6 +60,7 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
         found = json.loads(path.read_text(encoding="utf-8"))
         batch, context = int(found.get("rows", 1)), float(found.get("context", 0))
         draft, block = float(found["draft_seconds"]), int(found["block"])
+        reading = float(found.get("read_seconds", 0))
         cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
         shares = [[float(share) for share in row] for row in found["acceptance"]]
     except OSError as error:
@@ -65,9 +68,8 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
     costs = cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
-    return Known(
-        costs, batch, context, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)]
-    )
+    acceptance = [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)]
+    return Known(costs, batch, context, acceptance, reading)
 
 
 def _between(timed: Sequence[tuple[int, float]], size: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -10,11 +10,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specframe import InputError
 from specframe.plugin import Context, Cycle, Draw, Expand, TokenTree, fill
 from specframe_trees.adaptive import Adaptive, estimated, tested
 from specframe_trees.costs import read_known
+from specframe_trees.texts import Texts
 
 POOLED = 512.0
 """Number of cycles that the acceptance of all rows looks back."""
@@ -30,6 +32,10 @@ class Goodput:
     guesses; behind long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
     counted by level; the paper takes one rate for all levels, which promises too much of deep drafts. A row begins with
     the acceptance of all rows so far, those that have left included, so that short answers need not learn it anew.
+
+    A drafter that is asked reads the texts of all rows, new prompts and what it has put off; a file of `specframe
+    profile` has the seconds for a token. They are spread over the rows' answers, whose length is the average of those
+    that ended, within what each may have: long prompts of short answers are not drafted behind.
 
     The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
     deepest row and behind the longest, so that a level for one row costs as much as for all.
@@ -68,7 +74,10 @@ class Goodput:
         self._rows = Adaptive(costs=first, depth=depth, widths=widths, draw=draw, memory=memory)
         self.promise = replace(self._rows.promise, alone=False)
         self._timed: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds by depth [D + 1]
+        self._reading: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds of a prompt's token
         for known in sorted(found.values(), key=lambda known: (known.rows, known.context)):
+            reading = (known.context, torch.tensor(known.reading, dtype=torch.float64))
+            self._reading.setdefault(known.rows, []).append(reading)
             timed = (known.context, torch.tensor(known.costs, dtype=torch.float64))
             self._timed.setdefault(known.rows, []).append(timed)
         self.open(0, 0)
@@ -76,27 +85,21 @@ class Goodput:
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions."""
         self._rows.open(slots, room)
-        self._length: Tensor | None = None  # [B] tokens of every row; None: there is none yet
+        self._texts = Texts()
         self._pool: Tensor | None = None  # [2, D] discounted tests of each level in all rows, and those that it passed
 
     def observe(self, cycle: Cycle) -> None:
         """Counts, row by row and level by level, how far the cycle came."""
         self._rows.observe(cycle)
-        prompt, count = cycle.committed.prompt, cycle.verdict.count
-        if prompt is None:
+        self._texts.observe(cycle)
+        if cycle.committed.prompt is None:
             found = torch.stack([part.sum(0) for part in tested(cycle, self._rows.depth)]).double()
             self._pool = found if self._pool is None else self._pool * (1 - 1 / POOLED) + found
-        if prompt is not None:
-            joined = prompt.count + count
-            self._length = joined if self._length is None else torch.cat([self._length, joined])
-        elif self._length is not None:
-            self._length = self._length + count
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
         self._rows.keep(rows)
-        if self._length is not None:
-            self._length = self._length[rows]
+        self._texts.keep(rows.tolist())
 
     def smaller(self) -> Goodput:
         """The same policy with two levels, two children a node and four drafted nodes at most."""
@@ -112,17 +115,24 @@ class Goodput:
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B], of the same shape in every row."""
-        depth = int(self.goodput(root).argmax())  # of equals the shallower
+        depth = int(self.goodput(root, context.left).argmax())  # of equals the shallower
+        if depth:
+            self._texts.drafted()
         return fill(self._rows.shape, self._rows.draw, expand, root, context, [depth] * len(root))
 
-    def goodput(self, root: Tensor) -> Tensor:
-        """Expected tokens per second of all rows of root [B], by depth from 0: [D + 1] float64, on the host."""
-        longest = 0.0 if self._length is None else float(self._length.max())
-        return self._rows.tokens(root, self._usual()).sum(0) / self.seconds(len(root), longest)
+    def goodput(self, root: Tensor, left: Sequence[int] = ()) -> Tensor:
+        """Expected tokens per second of all rows of root [B], by depth from 0: [D + 1] float64, on the host.
+
+        `left` is how many tokens each row may still be given.
+        """
+        rows, longest = len(root), float(self._texts.longest)
+        tokens = self._rows.tokens(root, self._usual()).sum(0)
+        reading = _read_over(self._reading, rows, longest) * self._texts.unread(left)  # seconds for a token
+        return tokens / (self.seconds(rows, longest) + pad(tokens[1:], (1, 0)) * reading)
 
     def seconds(self, rows: int, context: float = 0.0) -> Tensor:
         """Returns the seconds of a cycle of `rows` rows, the longest of `context` tokens, by depth from 0: [D + 1]."""
-        return _read_off([(count, _read_off(timed, context)) for count, timed in self._timed.items()], rows)
+        return _read_over(self._timed, rows, context)
 
     def _usual(self) -> Sequence[float]:
         """The acceptance that a row begins with, by level."""
@@ -130,6 +140,11 @@ class Goodput:
             return self._rows.usual
         tried, accepted = self._pool.tolist()
         return estimated(tried, accepted, self._rows.usual)
+
+
+def _read_over(timed: Mapping[int, Sequence[tuple[float, Tensor]]], rows: int, context: float) -> Tensor:
+    """The values for so many rows behind so many tokens, among those that were timed: by rows, context and values."""
+    return _read_off([(count, _read_off(found, context)) for count, found in timed.items()], rows)
 
 
 def _read_off(timed: Sequence[tuple[float, Tensor]], place: float) -> Tensor:

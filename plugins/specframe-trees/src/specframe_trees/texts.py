@@ -1,0 +1,77 @@
+"""Lengths of the texts of a session's rows, and what reading them costs a drafter for each token of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from specframe.plugin import Cycle
+
+ANSWERS = 64.0
+"""Number of answers that their average length looks back."""
+
+
+@dataclass
+class Text:
+    """The text of a row, in tokens."""
+
+    prompt: int
+    length: int
+    read: int = 0
+    """How many of its tokens the drafter has read: when it was asked last, all but the newest."""
+
+    @property
+    def answer(self) -> int:
+        """Length of the answer so far."""
+        return self.length - self.prompt
+
+
+class Texts:
+    """The texts of a session's rows, and the average length of the answers that ended."""
+
+    def __init__(self) -> None:
+        self.rows: list[Text] = []
+        self._ended = self._tokens = 0.0  # discounted: answers that ended, and their tokens
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest text."""
+        return max((text.length for text in self.rows), default=0)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Counts what a cycle committed; rows that come with a prompt are new, and stand behind the others."""
+        counts, prompt = cycle.verdict.count.tolist(), cycle.committed.prompt
+        if prompt is not None:
+            self.rows += [Text(size, size + count) for size, count in zip(prompt.count.tolist(), counts, strict=True)]
+        for text, count in zip(self.rows if prompt is None else (), counts, strict=False):
+            text.length += count
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order; the answers of the others have ended."""
+        stay = set(rows)
+        for row, text in enumerate(self.rows):
+            if row not in stay:
+                self._ended = self._ended * (1 - 1 / ANSWERS) + 1
+                self._tokens = self._tokens * (1 - 1 / ANSWERS) + text.answer
+        self.rows = [self.rows[row] for row in rows]
+
+    def drafted(self) -> None:
+        """Takes note that the drafter is asked, and so reads all texts."""
+        for text in self.rows:
+            text.read = text.length - 1
+
+    def unread(self, left: Sequence[int]) -> float:
+        """Tokens that a drafter reads for each token of the rows' answers: their prompts, and what it has put off.
+
+        The whole answers are counted, so that it is the same before and after prompts are read. `left` is how many
+        tokens each row may still be given. An answer goes on to the average length, and one that is half as long or
+        longer as far as it came already.
+        """
+        read = answers = 0.0
+        usual = self._tokens / self._ended if self._ended else inf
+        most: Sequence[float] = left or [inf] * len(self.rows)
+        for text, limit in zip(self.rows, most, strict=True):
+            read += max(text.prompt, text.length - 1 - text.read)
+            answers += text.answer + min(limit, max(usual - text.answer, text.answer, 1))
+        return read / answers if answers else 0.0

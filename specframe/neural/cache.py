@@ -1,9 +1,8 @@
 """A key/value cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
 
 transformers' own caches append. Tree decoding needs two things more: a row's tokens are written at chosen slots, and
-only the accepted path of one forward's entries stays. Here all layers share one preallocated tensor, so keeping a path
-is one gather and one scatter whatever the number of layers. The storage has room for a fixed number of rows and stays
-where it is while rows come and go.
+only the accepted path of one forward's entries stays. Here all layers share one preallocated tensor, so that a path is
+kept in one go. The storage has room for a fixed number of rows and stays where it is while rows come and go.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@
 | `own_lm_heads` | the refusal of a head for a drafter with an LM head for every level |
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
+| `layer_windows` | the windows of the layers in a published drafter's config |
 | `draft_positions`, `visible_drafts` | where drafts behind a text stand, and what their tokens see |
+| `anchored_positions`, `require_offset` | positions of a short text as in a long one, in training |
 | `sample_rows`, `require_shares` | the mask rows that a training step keeps (COD), and its shares checked |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |

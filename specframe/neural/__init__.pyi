@@ -22,9 +22,12 @@ from specframe.neural.layer import layer_config as layer_config
 from specframe.neural.layer import rotation as rotation
 from specframe.neural.layer import turned as turned
 from specframe.neural.masks import TextWindow as TextWindow
+from specframe.neural.masks import anchored_positions as anchored_positions
 from specframe.neural.masks import block_causal as block_causal
 from specframe.neural.masks import block_end as block_end
 from specframe.neural.masks import draft_positions as draft_positions
+from specframe.neural.masks import layer_windows as layer_windows
+from specframe.neural.masks import require_offset as require_offset
 from specframe.neural.masks import require_shares as require_shares
 from specframe.neural.masks import sample_rows as sample_rows
 from specframe.neural.masks import visible_drafts as visible_drafts

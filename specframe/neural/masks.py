@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
     from specframe.kernel.types import Drafts
+
+
+ANCHORS = 4
+"""Most of a text's first entries that stay where they are when the others are moved."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,26 @@ class TextWindow:
         if max(counts, default=0) <= self.sinks + self.recent:
             return None
         return (entry < self.sinks) | (entry >= tensor_on(entry.device, counts)[:, None] - self.recent)
+
+
+def layer_windows(config: Mapping[str, Any], layers: int, problems: list[str]) -> tuple[int | None, ...]:
+    """The `sliding_window` of each of a config's layers, None for one that sees all; empty where none has one.
+
+    Reasons why they cannot be read are added to the problems.
+    """
+    kinds = list(config.get("layer_types") or [])
+    if "sliding_attention" not in kinds:
+        return ()
+    window = config.get("sliding_window")
+    if unknown := sorted(set(kinds) - {"sliding_attention", "full_attention"}):
+        problems.append(f"layer_types: layers of {', '.join(unknown)} are not supported")
+    elif len(kinds) != layers:
+        problems.append(f"layer_types: it lists {len(kinds)} layers, and there are {layers}")
+    elif not isinstance(window, int) or window < 1:
+        problems.append("layer_types: layers with a sliding window are not supported in a drafter of no sliding_window")
+    else:
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return ()
 
 
 def block_end(length: int, block: int, device: torch.device | str | None = None) -> Tensor:
@@ -101,6 +125,27 @@ def visible_drafts(drafts: Drafts) -> Tensor:
     seen[:, drafts.length :, : drafts.length] = above
     seen[:, drafts.length :, drafts.length :] = own
     return seen
+
+
+def anchored_positions(batch: int, length: int, offset: int, device: torch.device | str | None = None) -> Tensor | None:
+    """The positions of entries as in a long text, [batch, length] int64, below `offset`; None: as they are, without.
+
+    The first entries, 0 to 4 of them, stay where they are, and all others jump by one random number (LongSpec's
+    anchor-offset indices). So short texts train the positions of long ones.
+    """
+    if offset <= length:
+        return None
+    stay = int(torch.randint(ANCHORS + 1, ()))  # the host's generator: no sync
+    jump = int(torch.randint(offset - length + 1, ()))
+    index = torch.arange(length, device=device)
+    return torch.where(index < stay, index, index + jump).expand(batch, -1)
+
+
+def require_offset(rollout: str, offset: int) -> int:
+    """The offset, a number of positions. Raises InputError in the rollout's name where it is negative."""
+    if offset < 0:
+        raise InputError(f"{rollout}: offset must not be negative, not {offset}")
+    return offset
 
 
 def require_shares(rollout: str, keep: float, least: float) -> None:

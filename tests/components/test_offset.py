@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,11 +11,14 @@ from hypothesis import strategies as st
 
 from specframe import InputError
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.shifted import ANCHORS, moved, shift
+from specframe.components.rollouts.shifted import moved, shift
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.neural import NeuralDrafter
+from specframe.neural.masks import ANCHORS
 from specframe.testing import random_teacher, shake, tiny_target
 from specframe_eagle.drafter import Eagle
+from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.rollout import TrainingTimeTest
 from specframe_falcon.drafter import Falcon
 from specframe_longspec.drafter import LongSpec
 
@@ -23,11 +28,13 @@ ROLLOUTS = {
     "falcon": (Falcon, TeacherForced),
     "longspec": (LongSpec, TeacherForced),
     "hass": (Eagle, MultiStep),
+    "eagle3": (Eagle3, TrainingTimeTest),
 }
 
 
 def bound(kind: type[NeuralDrafter]) -> NeuralDrafter:
-    drafter = kind(dropout=0.0) if kind is Falcon else kind()
+    options: dict[type, dict[str, Any]] = {Falcon: {"dropout": 0.0}, Eagle3: {"taps": [0, 1], "own_head": False}}
+    drafter = kind(**options.get(kind, {}))
     drafter.bind(TARGET)
     shake(drafter.module)
     drafter.module.train()
@@ -71,12 +78,13 @@ def test_moved_texts_are_unrolled_there(method: str) -> None:
         draws = iter([stay, jump])
 
         def drawn(most: int, *_: object) -> torch.Tensor:
-            known = {ANCHORS + 1, offset - 13 + 1, offset - 12 + 1}
+            known = {ANCHORS + 1, *(offset - length for length in (10, 11, 12, 18))}
             return torch.tensor(next(draws) if offset and most in known else 0)
 
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
             patch.setattr(torch, "randint", drawn)
-            return rollout(noise=0.0, offset=offset)(drafter, teacher, 0.0).logits
+            options = {} if rollout is TrainingTimeTest else {"noise": 0.0}
+            return rollout(offset=offset, **options)(drafter, teacher, 0.0).logits
 
     plain = logits(0)
     torch.testing.assert_close(logits(4000, 0, 900), plain, rtol=1e-3, atol=1e-3)
@@ -85,7 +93,20 @@ def test_moved_texts_are_unrolled_there(method: str) -> None:
     assert torch.equal(logits(4000, 2, 900), logits(0)), "validation is of texts as they are"
 
 
-@pytest.mark.parametrize("rollout", [TeacherForced, MultiStep])
+def test_no_step_of_eagle3_stands_beyond_the_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, seen, teacher = bound(Eagle3), list[torch.Tensor](), random_teacher(TARGET, 2, 14)
+    layer = drafter.network.layer
+    compute = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda x, places, *rest: (seen.append(places), compute(x, places, *rest))[1])
+    monkeypatch.setattr(torch, "randint", lambda most, *_: torch.tensor(most - 1 if most > ANCHORS + 1 else 0))
+    TrainingTimeTest(steps=7, offset=4000)(drafter, teacher, 0.0)
+    assert len(seen) == 7 and int(torch.stack(seen).max()) == 3999
+    seen.clear()
+    TrainingTimeTest(steps=7, offset=19)(drafter, teacher, 0.0)
+    assert int(torch.stack(seen).max()) == 18, "too short to move: 13 entries and 6 further steps"
+
+
+@pytest.mark.parametrize("rollout", [TeacherForced, MultiStep, TrainingTimeTest])
 def test_a_negative_offset_is_refused(rollout: type) -> None:
     with pytest.raises(InputError, match="offset must not be negative, not -1"):
         rollout(offset=-1)

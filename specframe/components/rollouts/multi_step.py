@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.rollouts.shifted import checked_offset, feeding_drafter, jitter, moved, shift, student
+from specframe.components.rollouts.shifted import feeding_drafter, jitter, moved, shift, student
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.neural.masks import require_offset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,7 @@ class MultiStep:
         self.steps = steps
         self.noise = noise
         self.noise_length = noise_length
-        self.offset = checked_offset("multi-step", offset)
+        self.offset = require_offset("multi-step", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Returns all steps' predictions, step after step; `progress` is ignored."""

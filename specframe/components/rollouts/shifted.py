@@ -14,17 +14,13 @@ from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather
 from specframe.neural.heads import FrozenHead, support_of
-from specframe.neural.masks import block_end
+from specframe.neural.masks import anchored_positions, block_end
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.training import Trainable
     from specframe.kernel.types import PairSpec, Predicted, Teacher
-
-
-ANCHORS = 4
-"""Most of a text's first entries that stay where they are when the others are moved."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +73,8 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offs
 
 
 def moved(pairs: Shifted, offset: int) -> Tensor | None:
-    """The entries' positions as in a long text, [B, n] int64, below `offset`; None: as they are, without an offset.
-
-    The first entries, 0 to 4 of them, stay where they are, and all others jump by one random number (LongSpec's
-    anchor-offset indices). So short texts train the positions of long ones.
-    """
-    batch, n = pairs.features.shape[:2]
-    if offset <= n:
-        return None
-    stay, jump = int(torch.randint(ANCHORS + 1, ())), int(torch.randint(offset - n + 1, ()))  # host generator: no sync
-    index = torch.arange(n, device=pairs.features.device)
-    return torch.where(index < stay, index, index + jump).expand(batch, -1)
+    """The entries' positions as in a long text, [B, n] int64, below `offset`; None: as they are."""
+    return anchored_positions(*pairs.features.shape[:2], offset, pairs.features.device)
 
 
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
@@ -143,13 +130,6 @@ def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
             f"{type(drafter).__name__} is not trained so: use the rollout all-levels or groups"
         )
     return model
-
-
-def checked_offset(rollout: str, offset: int) -> int:
-    """The offset, a number of positions. Raises InputError in the rollout's name where it is negative."""
-    if offset < 0:
-        raise InputError(f"{rollout}: offset must not be negative, not {offset}")
-    return offset
 
 
 def checked_noise(rollout: str, noise: float) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along, checked_noise, checked_offset, feature_drafter
+from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
+from specframe.neural.masks import require_offset
 
 if TYPE_CHECKING:
     from specframe.kernel.training import Trainable
@@ -26,7 +27,7 @@ class TeacherForced:
 
     def __init__(self, *, noise: float = 0.1, offset: int = 0) -> None:
         self.noise = checked_noise("teacher-forced", noise)
-        self.offset = checked_offset("teacher-forced", offset)
+        self.offset = require_offset("teacher-forced", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` changes nothing."""

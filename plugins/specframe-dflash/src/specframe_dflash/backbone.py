@@ -42,7 +42,8 @@ class Backbone(DraftNetwork, nn.Module):
     The taps' features, side by side, become one context feature by `fc` and `hidden_norm`. A block is the root's
     embedding and, behind it, that of the mask token as often as there is room. Every layer attends from the block to
     the block, in both directions, and to the context, whose keys and values are made by the same maps, without the
-    layer's norm. Context feature i stands at position i, where its token does, the root behind all of them.
+    layer's norm. Context feature i stands at position i, where its token does, the root behind all of them. A layer
+    with a window sees the newest context features alone.
 
     Args:
         config: of the layers, as `layer_config` makes it.
@@ -129,12 +130,12 @@ class Backbone(DraftNetwork, nn.Module):
         size = rows.shape[2]
         positions = first[..., None] + torch.arange(size, device=rows.device)  # [B, A, S]
         cos, sin = (part.unflatten(1, positions.shape[1:]) for part in self.rope(rows, positions.flatten(1)))
-        own = torch.ones(size, size, dtype=torch.bool, device=rows.device)
-        own = (own.tril() if self.plan.causal else own).expand(*sees.shape[:2], size, size)
-        mask = torch.cat([sees[:, :, None].expand(-1, -1, size, -1), own], -1)[:, None, None]  # [B, 1, 1, A, S, W + S]
+        views = [self.plan.view(layer) for layer in range(len(memory))]
+        masks = {view: _mask(sees, first, size, *view) for view in set(views)}
         x = rows
         for number, (keys, values) in enumerate(memory):
             layer: Any = self.layers[number]
+            mask = masks[views[number]]
             x = x + attend(layer.self_attn, layer.input_layernorm(x), keys, values, (cos, sin), mask)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         out: Tensor = self.norm(x if self.plan.from_anchor else x[:, :, 1:])
@@ -204,6 +205,18 @@ class BlockSession(RowSession):
         elif bool((frontier.nodes != 0).any()):
             raise too_long(self.network.levels)
         return self.network.predicted(self.draft[0].outputs.expand(-1, frontier.nodes.shape[1], -1, -1))
+
+
+def _mask(sees: Tensor, first: Tensor, size: int, window: int | None, causal: bool) -> Tensor:
+    """The mask of one kind of layer, [B, 1, 1, A, S, W + S], of blocks that see [B, A, W] of the context.
+
+    A window is counted from the root, at position `first` [B, A], for all rows of a block.
+    """
+    if window is not None:
+        sees = sees & (torch.arange(sees.shape[2], device=sees.device) >= first[..., None] - window)
+    own = torch.ones(size, size, dtype=torch.bool, device=sees.device)
+    own = (own.tril() if causal else own).expand(*sees.shape[:2], size, size)
+    return torch.cat([sees[:, :, None].expand(-1, -1, size, -1), own], -1)[:, None, None]
 
 
 def too_long(levels: int) -> CompositionError:

@@ -83,6 +83,8 @@ def _reasons(layout: BlockLayout, form: str) -> list[str]:
         reasons.append(f"from_anchor is taken for {str(spark).lower()} there")
     if form in ("sglang", "speculators") and plan.causal:
         reasons.append("causal is not known there: its block would be read in both directions")
+    if plan.causal_windows and None in plan.windows and form != "speculators":
+        reasons.append("layers with a window that are causal in a block make all layers causal there")
     if layout.markov is not None and layout.markov.kind == "rnn" and not plan.from_anchor:
         reasons.append("with markov: rnn the state goes through the root's row there; train it with from_anchor")
     if form == "sglang" and layout.own is not None:
@@ -93,7 +95,15 @@ def _reasons(layout: BlockLayout, form: str) -> list[str]:
 def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConfig) -> dict[str, Any]:
     """The config of the speculators package around that of the layers."""
     plan = layout.plan
-    outside = ("dflash_config", "dspark_config", "block_size", "architectures", "draft_vocab_size", "torch_dtype")
+    outside = (
+        "dflash_config",
+        "dspark_config",
+        "block_size",
+        "architectures",
+        "draft_vocab_size",
+        "torch_dtype",
+        "sliding_window_non_causal",
+    )
     inner = {name: value for name, value in config.items() if name not in outside}
     return {
         **speculators_config(MODELS[_method(layout)], _method(layout), plan.levels, target),
@@ -103,7 +113,8 @@ def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConf
         "block_size": plan.size,
         "mask_token_id": plan.mask,
         "sample_from_anchor": plan.from_anchor,
-        "sliding_window_non_causal": True,  # vLLM 0.33 takes false for causal, in layers of full attention, too
+        # vLLM 0.33 takes false for causal, in layers of full attention, too
+        "sliding_window_non_causal": not (plan.causal_windows and any(plan.windows)),
         "torch_dtype": config["torch_dtype"],
         **config.get("dspark_config", {}),
     }
@@ -124,6 +135,8 @@ def _checklist(layout: BlockLayout, form: str, vocab: int, support: Tensor | Non
         ("LM head", ("the target's" if layout.own is None else "its own") + f", {rows:,} of {vocab:,} tokens"),
         ("dtype", str(layout.dtype).removeprefix("torch.")),
     ]
+    if plan.windows:
+        found.append(("windows", ", ".join("none" if each is None else str(each) for each in plan.windows)))
     if behind and support is not None:
         found.append(("left behind", f"the recipe's draft vocabulary of {len(support):,} tokens"))
     if markov is not None:

@@ -7,7 +7,7 @@ the output of layer t). The package speculators counts hidden states instead (k 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
-from specframe.neural import checkpoint
+from specframe.neural import checkpoint, layer_windows
 from specframe_dflash.plan import BlockPlan, OwnHead
 
 DFLASH = ("DFlashDraftModel", "DFlashSpeculator")
@@ -89,6 +89,7 @@ class BlockLayout:
             }
         return {
             **shape,
+            **plan.sliding,
             **({} if theta is None else {"rope_theta": theta}),  # engines and older transformers look for it
             "architectures": [DSPARK[0] if spark else DFLASH[0]],
             "model_type": "qwen3",
@@ -117,8 +118,7 @@ class BlockLayout:
         problems = checkpoint.contradictions({name: getattr(shape, name, None) for name in wanted}, wanted)
         if spark and not problems and shape.vocab_size != target.vocab_size:
             problems.append(f"vocab_size: its Markov head has {shape.vocab_size}, and the target {target.vocab_size}")
-        if "sliding_attention" in (inner.get("layer_types") or []):
-            problems.append("layer_types: layers with a sliding window are not supported")
+        windows = layer_windows(inner, shape.num_hidden_layers, problems)
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         own = checkpoint.shapes(folder) if (folder / checkpoint.WEIGHTS).exists() else {}
@@ -127,7 +127,7 @@ class BlockLayout:
                 f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
                 "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
             )
-        plan = _plan(stored, target, folder, spark)
+        plan = replace(_plan(stored, target, folder, spark), windows=windows)
         markov = _markov(stored, own, target) if spark else None
         if "speculators_model_type" in stored and markov and markov.kind == "rnn" and not plan.from_anchor:
             raise WeightsError(
@@ -232,6 +232,7 @@ def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spa
         mask=int(mask),
         from_anchor=bool(_found(stored, "sample_from_anchor", spark)),
         causal=bool(causal),
+        causal_windows=not _found(stored, "sliding_window_non_causal", True),
     )
 
 

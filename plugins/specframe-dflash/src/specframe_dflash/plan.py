@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
 
@@ -28,6 +28,26 @@ class BlockPlan:
     """True if the root's own row predicts the first draft; otherwise the next row does, and the root's nothing."""
     causal: bool = False
     """True if a row sees only the rows before it in its block, as in JetSpec."""
+    windows: tuple[int | None, ...] = ()
+    """How many of the newest context features each layer sees, None for all of them; none: every layer sees all."""
+    causal_windows: bool = False
+    """True if layers with a window are causal in the block, as speculators trains them without
+    `sliding_window_non_causal`."""
+
+    @property
+    def sliding(self) -> dict[str, Any]:
+        """The windows in a config.json; empty where no layer has one."""
+        widths = [window for window in self.windows if window is not None]
+        kinds = ["full_attention" if window is None else "sliding_attention" for window in self.windows]
+        if not widths:
+            return {}
+        found: dict[str, Any] = {"layer_types": kinds, "sliding_window": widths[0], "use_sliding_window": True}
+        return found | {"sliding_window_non_causal": not self.causal_windows}
+
+    def view(self, layer: int) -> tuple[int | None, bool]:
+        """The window of a layer, and whether it is causal in the block."""
+        window = self.windows[layer] if self.windows else None
+        return window, self.causal or (self.causal_windows and window is not None)
 
     @property
     def levels(self) -> int:

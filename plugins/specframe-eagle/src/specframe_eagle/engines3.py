@@ -102,7 +102,8 @@ def wrapped(
     layout: Layout3, config: dict[str, Any], target: PretrainedConfig, architecture: str, tokens: int
 ) -> dict[str, Any]:
     """The config of the speculators package around that of the layers, without the switches."""
-    inner = {name: value for name, value in config.items() if name in layout.shape.to_dict()}
+    known = {*layout.shape.to_dict(), "layer_types", "sliding_window"}
+    inner = {name: value for name, value in config.items() if name in known}
     inner |= {"architectures": None, "model_type": layout.kind, "num_aux_hidden_states": len(layout.taps)}
     return {
         **speculators_config(architecture, layout.algorithm, tokens, target),

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
-from specframe.neural import LAYER_FIELDS, checkpoint
+from specframe.neural import LAYER_FIELDS, checkpoint, layer_windows
 from specframe_eagle.published import IDS, PICKLED
 from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
 
@@ -59,6 +59,9 @@ class Layout3:
     """Number of rows of the LM head; None: the target's head is used."""
     window: int | None = None
     """The newest tokens that its layer sees; None: all."""
+    windows: tuple[int | None, ...] = ()
+    """How many positions each of several layers sees, a token's own included, None for all; none: every layer sees all.
+    """
     names: frozenset[str] = field(default_factory=frozenset)
     """The stored tensors; none of a new drafter's."""
 
@@ -77,11 +80,13 @@ class Layout3:
         older = {} if theta is None else {"rope_theta": theta}  # engines and older transformers look for these
         if rope.get("rope_type", "default") != "default":
             older["rope_scaling"] = rope
-        sliding = {"layer_types": ["sliding_attention"], "sliding_window": self.window}
+        windows = self.windows or (self.window,)
+        kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
+        sliding = {"layer_types": kinds, "sliding_window": next(filter(None, windows), None)}
         return {
             **shape,
             **older,
-            **({} if self.window is None else sliding),
+            **(sliding if any(windows) else {}),
             "architectures": ["Eagle3Qwen3ForCausalLM" if self.kind == "qwen3" else "LlamaForCausalLMEagle3"],
             "model_type": self.kind,
             "num_hidden_layers": 1,
@@ -121,11 +126,7 @@ class Layout3:
         ]
         if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
             problems.append(f"target_hidden_size: the checkpoint has {other!r}, needed is {target.hidden_size!r}")
-        sliding = "sliding_attention" in (_inner(stored).get("layer_types") or [])
-        window = _inner(stored).get("sliding_window") if sliding else None
-        if sliding and (cls.deep or not isinstance(window, int)):
-            several = "several layers" if cls.deep else "no sliding_window"
-            problems.append(f"layer_types: layers with a sliding window are not supported in a drafter of {several}")
+        windows = layer_windows(_inner(stored), shape.num_hidden_layers if cls.deep else 1, problems)
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         taps = _taps(stored, target.num_hidden_layers, folder)
@@ -137,7 +138,8 @@ class Layout3:
             dtype=_dtype(folder),
             support=_support(folder, own, rows, stored, (shape.vocab_size, target.vocab_size)),
             rows=rows,
-            window=window,
+            window=None if cls.deep or not windows else windows[0],
+            windows=windows if cls.deep else (),
             names=frozenset(own),
         )
 

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from specframe import CompositionError, InputError
-from specframe.neural import FeatureNetwork, NeuralDrafter, gather, support_of
+from specframe.neural import FeatureNetwork, NeuralDrafter, anchored_positions, gather, require_offset, support_of
 from specframe.plugin import LazyStudent, Predicted
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ class TrainingTimeTest:
 
     Args:
         steps: how many levels are trained (the authors: 7); 1 is `teacher-forced` without noise.
+        offset: positions that training reaches: all entries but the first few jump by one random number, as far as that
+            (LongSpec's anchor-offset indices); 0: texts stay at their positions.
     """
 
-    def __init__(self, *, steps: int = 7) -> None:
+    def __init__(self, *, steps: int = 7, offset: int = 0) -> None:
         if steps < 1:
             raise InputError(f"training-time-test: steps must be at least 1, not {steps}")
         self.steps = steps
+        self.offset = require_offset("training-time-test", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Returns all steps' predictions, [B, steps n] with n = L - 1, step after step; `progress` is ignored."""
@@ -46,13 +49,17 @@ class TrainingTimeTest:
         if n < 1:
             raise InputError("texts of one token are too short to train on; raise train.length")
         index = torch.arange(n, device=teacher.tokens.device)
+        moved = None
+        if model.module.training and self.offset >= n + self.steps:  # the last step stands steps - 1 positions further
+            moved = anchored_positions(batch, n, self.offset - self.steps + 1, index.device)
+        first = index.expand(batch, -1) if moved is None else moved
         cache = DynamicCache()
         state = model.fuse(gather(model.spec, teacher.features)[:, :n])  # [B, n, D]
         steps: list[Predicted] = []
         for step in range(self.steps):
             tokens = pad(teacher.tokens[:, 1 + step :], (0, step))[:, :n]
             pairs = torch.cat([network.embedded(model.target.embed)(tokens), state], -1)
-            outputs = network(pairs, (index + step).expand(batch, -1), None, cache)
+            outputs = network(pairs, first + step, None, cache)
             made = network.predicted(outputs[:, :, None])
             assert made.features is not None
             state = made.features[:, :, 0].to(state.dtype)

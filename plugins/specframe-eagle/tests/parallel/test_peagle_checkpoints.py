@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
 from specframe.components.heads import Trimmed
+from specframe.neural import gather
 from specframe.testing import GivenSession, GrowingTree, random_teacher
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.parallel.drafter import PEagle
@@ -127,7 +129,8 @@ SPOILT = [
     ({"mask_token_id": None, "pard_token": None}, None, "does not record one mask token"),
     ({"mask_token_id": 3}, None, "does not record one mask token"),
     ({"mask_token_id": 11, "pard_token": 11}, None, "its mask token is 11, and the target has tokens 0 to 10"),
-    ({"layer_types": ["sliding_attention"]}, None, "a sliding window are not supported"),
+    ({"layer_types": ["sliding_attention"]}, None, "a sliding window are not supported in a drafter of no sliding_w"),
+    ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}, None, "it lists 2 layers, and there are 1"),
     ({}, eagle3_texts.without("mask_hidden"), "mask_hidden: missing"),
     ({}, eagle3_texts.without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
     ({}, eagle3_texts.put("mask_hidden", torch.zeros(1, 1, 16)), r"mask_hidden: has shape \[1, 1, 16\], should have"),
@@ -144,6 +147,51 @@ def test_what_does_not_fit_is_refused(
     change(tmp_path, config, spoil)
     with pytest.raises(WeightsError, match=message):
         again(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["vllm", "speculators"])
+def test_layers_with_a_window_are_read_and_written(form: str, tmp_path: Path) -> None:
+    stored(tmp_path / "one", layers=2)
+    kinds = ["full_attention", "sliding_attention"]
+    change(tmp_path / "one", {"layer_types": kinds, "sliding_window": 3})
+    loaded = again(tmp_path / "one")
+    assert loaded.layout.windows == (None, 3) and loaded.window is None
+    loaded.export(form).write(tmp_path / "two")
+    written = json.loads((tmp_path / "two" / "config.json").read_text())
+    inner = written.get("transformer_layer_config", written)
+    assert inner["layer_types"] == kinds and inner["sliding_window"] == 3
+    twice = again(tmp_path / "two")
+    assert twice.layout.windows == (None, 3) and torch.equal(proposed(twice), proposed(loaded))
+
+
+@pytest.mark.parametrize("kinds", [[None, 2], [2, 2], [3, None]])
+def test_windows_hide_what_lies_behind_them_in_decoding_as_in_training(kinds: list[int | None], tmp_path: Path) -> None:
+    """What a text's last entry sees through two layers, and the levels below every entry, read at once."""
+    plain = stored(tmp_path, layers=2)
+    width = next(filter(None, kinds))
+    names = ["full_attention" if kind is None else "sliding_attention" for kind in kinds]
+    change(tmp_path, {"layer_types": names, "sliding_window": width})
+    loaded, teacher = again(tmp_path), random_teacher(plain.target, 1, 12)
+    loaded.module.eval()
+
+    def decoded(drafter: PEagle, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        rows = GivenSession.of(replace(teacher, features=features))
+        drafter.open(1, 16)
+        drafter.commit(rows.admit([9]))
+        return drafter.expand(GrowingTree(rows.root, texts.VOCAB).frontier([0])).logits
+
+    base = decoded(loaded, dict(teacher.features))
+    assert not torch.equal(base, decoded(plain, dict(teacher.features)))
+    seen = 9 if None in kinds else 2 * width - 1  # entries 9 - seen .. 8 reach the last one through both layers
+    for place in range(9):
+        moved = {tap: values.clone() for tap, values in teacher.features.items()}
+        for values in moved.values():
+            values[:, place] += 1.0
+        assert torch.equal(decoded(loaded, moved)[:, :, 0], base[:, :, 0]) == (place < 9 - seen), place
+    fused = loaded.fuse(gather(loaded.spec, teacher.features)[:, :9])
+    with torch.no_grad():
+        made = loaded.read(loaded.unroll(fused, teacher.tokens[:, 1:10]))
+    torch.testing.assert_close(made[:, 8], base[:, 0], rtol=1e-4, atol=1e-4)
 
 
 def test_recipes_that_contradict_the_checkpoint_are_refused(tmp_path: Path) -> None:

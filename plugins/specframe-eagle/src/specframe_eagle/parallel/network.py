@@ -27,11 +27,17 @@ CHUNK = 64
 
 
 class Tower(WideLayer):
-    """EAGLE-3's layer with ordinary ones above it, [B, T, 2H] -> [B, T, H]."""
+    """EAGLE-3's layer with ordinary ones above it, [B, T, 2H] -> [B, T, H]; each may see a window alone.
 
-    def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
+    `windows` are how many positions each layer sees, its own included, None for all; none: every layer sees all.
+    """
+
+    def __init__(
+        self, config: PretrainedConfig, norm_before_residual: bool, windows: tuple[int | None, ...] = ()
+    ) -> None:
         super().__init__(config, norm_before_residual)
         self.upper = upper_layers(config, config.num_hidden_layers)
+        self._windows = windows or (None,) * config.num_hidden_layers
 
     def pack(self) -> None:
         """Lets native code compute the layer as a whole where it stands alone; in a stack, its matrices."""
@@ -50,11 +56,25 @@ class Tower(WideLayer):
             parts.self_attn.o_proj.weight.mul_(QUIET)
             parts.mlp.down_proj.weight.mul_(QUIET)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
-        """The last layer's output; all layers see the same places."""
-        x = super().forward(x, positions, mask, cache)
-        for layer in self.upper:
-            x = layer(x, positions, mask, cache)
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """The last layer's output; all layers see the same places, or those within their windows.
+
+        For these, keys stand at `places` [B or 1, S], and queries at `positions` [B, T].
+        """
+        masks: dict[int | None, Tensor | None] = dict.fromkeys(self._windows, mask)
+        if mask is not None and places is not None:
+            behind = positions[..., None] - places[:, None]  # [B, T, S]
+            masks |= {width: mask & (behind < width)[:, None] for width in masks if width is not None}
+        x = super().forward(x, positions, masks[self._windows[0]], cache)
+        for layer, width in zip(self.upper, self._windows[1:], strict=True):
+            x = layer(x, positions, masks[width], cache)
         return x
 
 
@@ -104,7 +124,7 @@ class Parallel(Wide):
         super().__init__(layout.shape, layout.taps, layout.switches, head, layout.support)
         self.spec = replace(self.spec, feeds=False, side_by_side=False)
         self.levels = levels
-        self.layer: Tower = Tower(layout.shape, layout.switches.norm_before_residual)
+        self.layer: Tower = Tower(layout.shape, layout.switches.norm_before_residual, layout.windows)
         self.mask_hidden = nn.Parameter(torch.randn(1, 1, len(layout.taps) * layout.shape.hidden_size))
         self.mask_token = layout.mask
         self.register_buffer("mask_row", mask.detach().float().cpu(), persistent=False)
@@ -161,7 +181,7 @@ class Parallel(Wide):
         index = torch.arange(length, device=pairs.device)
         cache = TextCache()
         sees = (index <= index[:, None])[None, None]
-        return self.layer(pairs, index.expand(batch, -1), sees, cache), cache
+        return self.layer(pairs, index.expand(batch, -1), sees, cache, index[None]), cache
 
     def below(self, cache: TextCache, entries: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
         """The outputs of mask rows below entries of the text, [B, M, H].
@@ -180,7 +200,9 @@ class Parallel(Wide):
         own = (entries[:, None] == entries[..., None]) & (depth <= depth[:, None]) & kept[:, None]  # [B, M, M]
         own = own | torch.eye(len(depth), dtype=torch.bool, device=own.device)
         inputs = self.mask_pair().expand(*entries.shape, -1)
-        return self.layer(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache)
+        index = torch.arange(cache.seen, device=entries.device).expand(len(entries), -1)
+        places = torch.cat([index, entries + depth], 1)
+        return self.layer(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache, places)
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
@@ -227,6 +249,7 @@ class ParallelSession(FeatureSession):
             torch.cat([places, ahead], 1),
             torch.cat([text, below], 1)[:, None],
             self.cache,
+            torch.cat([keys[:behind].expand(batch, -1), ahead], 1),
         )
         last = tensor_on(device, pending.fresh) - 1
         rows = torch.arange(batch, device=device)

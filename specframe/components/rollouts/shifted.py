@@ -74,7 +74,8 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offs
 
 def moved(pairs: Shifted, offset: int) -> Tensor | None:
     """The entries' positions as in a long text, [B, n] int64, below `offset`; None: as they are."""
-    return anchored_positions(*pairs.features.shape[:2], offset, pairs.features.device)
+    batch, n = pairs.features.shape[:2]
+    return anchored_positions(batch, n, offset, pairs.features.device)
 
 
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:

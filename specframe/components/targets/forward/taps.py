@@ -58,6 +58,11 @@ class Taps:
         self._ends = frozenset(self._attention)
 
     @property
+    def attentions(self) -> list[nn.Module]:
+        """The layers' attentions, those that are known."""
+        return [layer for layer in self._attention.values() if layer is not None]
+
+    @property
     def of_prompts(self) -> frozenset[str]:
         """The taps that the forward passes over prompts capture."""
         return self.every | self._ends

@@ -1,0 +1,114 @@
+"""Attention of a tree's nodes with the prefix and the tree apart, put together by their log-sum-exps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.native.sight import Tree
+
+PREFIX = "specframe_apart_"
+"""Beginning of the name of the function that stands in for transformers' function of the rest of the name."""
+LONG = 1024
+"""Number of slots before a tree from which on the two are apart; behind a shorter prefix that saves nothing."""
+BENT = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
+"""Options of attention functions that change what attention computes."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The two masks of a pass over trees: of the tree [B, 1, N, N], and of the prefix [B, 1, 1, C], None if all see it.
+
+    They are added to attention's logits.
+    """
+
+    tree: Tensor
+    prefix: Tensor | None
+
+    @classmethod
+    def of(cls, sight: Tree, dtype: torch.dtype) -> Apart:
+        """The masks of a sight."""
+        tree = torch.zeros(sight.sees.shape, dtype=dtype, device=sight.sees.device)
+        tree = tree.masked_fill_(~sight.sees, -torch.inf)[:, None]
+        if sight.even:
+            return cls(tree, None)
+        slots = torch.arange(sight.base, device=tree.device)
+        gap = slots >= sight.length[:, None]  # [B, C]
+        return cls(
+            tree, torch.zeros(gap.shape, dtype=dtype, device=gap.device).masked_fill_(gap, -torch.inf)[:, None, None]
+        )
+
+    def whole(self, width: int) -> Tensor:
+        """One mask of both, [B, 1, N, C + N], for keys of C + N slots."""
+        count = self.tree.shape[2]
+        before = self.tree.new_zeros(1, 1, 1, width - count) if self.prefix is None else self.prefix
+        return torch.cat([before.expand(len(self.tree), -1, count, -1), self.tree], 3)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Attention of queries [B, H, N, D] to keys and values [B, G, C + N, D]: [B, N, H, D].
+
+        The queries that share a head of keys stand in one column, so that no key is copied.
+        """
+        groups, base = key.shape[1], key.shape[2] - query.shape[2]
+        column = query.unflatten(1, (groups, -1))  # [B, G, Q, N, D]
+        shared = column.shape[2]
+        folded = column.flatten(2, 3)
+        before, one = _part(folded, key[:, :, :base], value[:, :, :base], scale, self.prefix)
+        after, two = _part(folded, key[:, :, base:], value[:, :, base:], scale, self.tree.repeat(1, 1, shared, 1))
+        share = torch.sigmoid(one - two)[..., None].to(before.dtype)  # of the prefix, [B, G, Q N, 1]
+        mixed = torch.lerp(after, before, share)
+        return mixed.unflatten(2, (shared, -1)).flatten(1, 2).transpose(1, 2).contiguous()
+
+
+def _part(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention to a part of the keys [B, G, M, D], and the logarithm of the sum of its weights [B, G, M]."""
+    found, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, False, attn_mask=mask, scale=scale
+    )
+    return found, total
+
+
+@contextmanager
+def attending_apart(attentions: Sequence[nn.Module], apart: Apart) -> Iterator[None]:
+    """Lets attention layers that call transformers' attention functions attend apart inside the with block."""
+    before: list[Any] = [layer.config for layer in attentions]
+    try:
+        for layer, whole in zip(attentions, before, strict=True):
+            config: Any = copy(whole)
+            config._attn_implementation_internal = _registered(whole._attn_implementation)
+            config.apart = apart
+            layer.config = config
+        yield
+    finally:
+        for layer, whole in zip(attentions, before, strict=True):
+            layer.config = whole
+
+
+def _registered(implementation: str) -> str:
+    """The name of a function that attends apart, and by this implementation where a layer computes something else."""
+    from transformers import AttentionInterface  # a slow import: commands that load no model do without
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if (name := PREFIX + implementation) not in ALL_ATTENTION_FUNCTIONS:
+
+        def attend(
+            module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *rest: Any, **options: Any
+        ) -> Any:
+            apart: Apart = module.config.apart
+            bent = any(options.get(option) is not None for option in BENT) or rest
+            if bent or key.shape[-1] != value.shape[-1]:
+                own: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+                inner = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
+                return inner(module, query, key, value, apart.whole(key.shape[2]), *rest, **options)
+            scale = options.get("scaling")
+            return apart.attend(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale), None
+
+        AttentionInterface.register(name, attend)
+    return name

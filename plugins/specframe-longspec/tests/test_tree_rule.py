@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from specframe.certify.compositions.emission import Emission
 from specframe.components.trees.dynamic import Dynamic
+from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import SiblingSlots, walk
 from specframe.decoding.session import Parts
 from specframe.kernel.capabilities import Needs
@@ -40,7 +43,8 @@ class TopDown:
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus."""
         none = p.new_zeros(len(p), 1, p.shape[2])
-        return walk(tree, p, self.slots(tree, none, torch.zeros_like(tree.tokens)), random)
+        record = Record(replace(tree, q=none, q_row=torch.zeros_like(tree.tokens)), p.shape[2], p.dtype)
+        return walk(tree, p, self.slots(tree, record), random)
 
 
 @pytest.mark.sampled

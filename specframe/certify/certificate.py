@@ -114,6 +114,8 @@ class Certificate:
     """Distance of such a target from the full one, on the recipe's own model and prompts (`Distance`)."""
     real: dict[str, Any] | None = field(default=None)
     """Report on the recipe's own model, where that was asked for."""
+    departure: dict[str, Any] | None = field(default=None)
+    """Share and price of a lossy rule's tokens that are not the target's choice, on the same model (`Departure`)."""
 
     @property
     def control_failed(self) -> bool | None:
@@ -205,6 +207,7 @@ class Certificate:
             "worst_sequence": list(worst.worst),
             "guarantees": [vars(guarantee) for guarantee in self.guarantees],
             "real": self.real,
+            "departure": self.departure,
             "cases": [case.as_dict() for case in self.cases],
             "controls": [case.as_dict() for case in self.controls],
             "audit": [str(finding) for finding in self.audit.findings] if self.audit else [],

@@ -146,3 +146,48 @@ def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tup
     read = int(committed.count[0])
     kept = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
     return torch.cat(parts).double().cpu(), min(read, kept)
+
+
+@dataclass
+class Departure:
+    """Tokens of cycles at temperature 0, and how many are not the target's most probable ones."""
+
+    cycles: int = 0
+    tokens: int = 0
+    others: int = 0
+    """Number of tokens that are not the target's most probable ones."""
+    nats: float = 0.0
+    """Sum over these of log p of the most probable token less that of the emitted one."""
+
+    def add(self, cycle: Cycle) -> None:
+        """Adds a cycle, as the verifier judged it; an admission is not one."""
+        if not cycle.draft.levels:
+            return
+        slots, logits = cycle.verdict.slots, cycle.scores.logits
+        above, here = slots[:, :-1].clamp(min=0), slots[:, 1:]  # [B, A]
+        drafted = cycle.draft.tokens.gather(1, here.clamp(min=0))
+        at = logits[torch.arange(len(above), device=above.device)[:, None], above].float()  # [B, A, V]
+        lost = (at.amax(-1) - at.gather(2, drafted[..., None])[..., 0]).where(here >= 0, 0)
+        self.cycles += len(above)
+        self.tokens += int(cycle.verdict.count.sum())
+        self.others += int((lost > 0).sum())
+        self.nats += float(lost.sum())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures per token."""
+        tokens = max(self.tokens, 1)
+        return {"tokens": self.tokens, "others": self.others / tokens, "nats": self.nats / tokens}
+
+
+def measure_departure(
+    pipeline: Pipeline, prompts: Sequence[Any], listener: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Decodes the prompts at temperature 0; `tokens`, the share `others`, and the mean `nats` that a token loses."""
+    if listener is not None:
+        listener(f"the lossy rule, {counted(len(prompts), 'prompt')}, {counted(TOKENS, 'token')} each")
+    settings = replace(pipeline.sampling, temperature=0.0, max_new_tokens=TOKENS)
+    greedy, found = replace(pipeline, sampling=settings), Departure()
+    requests = greedy.requests([greedy.encode(prompt) for prompt in prompts])
+    with greedy.open(requests) as session:
+        session.run(requests, found.add)
+    return found.as_dict()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specframe.certify.certificate import Certificate
 from specframe.certify.certify import Listener, certify_plan
-from specframe.certify.guarantees import measure_distance
+from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import named_weights
@@ -82,7 +82,8 @@ def certify_recipe(
         if isinstance(target := pipeline.parts.target, ApproximateTarget) and target.approximate:
             return replace(certificate, distance=asdict(measure_distance(pipeline, target, prompts, announce)))
         report = certify_real(pipeline, prompts, listener=announce)
-        certificate = replace(certificate, real=report.as_dict())
+        departure = None if certificate.promised else measure_departure(pipeline, prompts, announce)
+        certificate = replace(certificate, real=report.as_dict(), departure=departure)
     if certificate.real is None:
         certificate = replace(certificate, unread=tuple(sorted(weights.values())))
     return certificate

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specframe.certify.compositions.controls import Unprocessed, WrongBonus
+from specframe.certify.guarantees import TOKENS, measure_departure
 from specframe.certify.real import certify_real, check_greedy, check_sampled, permutation_test
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
@@ -100,3 +101,23 @@ def test_the_permutation_test_keeps_its_error_rate():
     same = torch.randint(4, (200, 2), generator=generator)
     assert permutation_test(same, same) == 1.0
     assert permutation_test(same, (same + 1) % 5) <= 0.001
+
+
+def test_departure_is_what_other_tokens_lose_under_the_target(pipeline):
+    """Every token of the texts is counted again from the logits of plain text."""
+    stubborn = pipeline.with_parts(verifier=Stubborn())
+    cycles, texts = [], replace(stubborn, sampling=replace(stubborn.sampling, max_new_tokens=TOKENS))
+    found = measure_departure(stubborn, ROWS)
+    requests = texts.requests([texts.encode(row) for row in ROWS])
+    with texts.open(requests) as session:
+        session.run(requests, lambda cycle: cycles.append((cycle, list(session.numbers))))
+    tokens = others = 0
+    nats = 0.0
+    for cycle, numbers in cycles:
+        for row in range(len(numbers)):
+            law = torch.log_softmax(cycle.scores.logits[row, 0], -1)
+            lost = float(law.max() - law[cycle.draft.tokens[row, 1]])
+            tokens, others, nats = tokens + 2, others + (lost > 0), nats + lost
+    assert 0 < others < tokens / 2 and found["tokens"] == tokens
+    assert found["others"] == pytest.approx(others / tokens) and found["nats"] == pytest.approx(nats / tokens, rel=1e-4)
+    assert measure_departure(pipeline, ROWS)["others"] == 0

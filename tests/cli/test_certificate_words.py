@@ -66,6 +66,13 @@ def test_sampling_counts_in_the_verdict_and_is_marked_when_it_shows_nothing(p_va
     assert verdict(found).endswith("not shown by sampling on the recipe's own model") == (control > 0.001)
 
 
+def test_a_lossy_rule_is_measured_on_the_recipe_s_own_model(capsys):
+    found = certificate(0.4, 0.0005) | {"departure": {"tokens": 400, "others": 0.1234, "nats": 0.0567}}
+    print_certificate(found, "judge.yaml")
+    output = " ".join(capsys.readouterr().out.split())
+    assert "of 400 tokens, 12.3% are not the target's choice; a token loses 0.057 nats on average" in output
+
+
 def test_rows_that_would_not_run_side_by_side_are_named(capsys):
     found = certificate(0.4, 0.0005)
     found["cases"] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,6 +83,28 @@ def test_mining_repeats_itself_whatever_the_batch_and_takes_as_many_labels_as_as
     assert plain(mined(most=2, seed=5)) != few == plain(mined(most=2))
 
 
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_texts_that_end_with_their_first_token_leave_a_slot_to_their_own_problem(batch):
+    """A row that ends in its admission is free at once; a waiting problem does not take its place."""
+    ending = replace(pipeline(batch), ends=frozenset({2}))
+    found = {problem.number: labels for problem, labels in mine(ending, "last", problems(32), most=20)}
+    plain, short = replace(ending.plain(), ends=ending.ends), 0
+    assert found.keys() == set(range(32))
+    for number, labels in found.items():
+        text = plain.generate([prompt(number)]).tokens[0]
+        assert (labels is None) != is_right(text)
+        for label in labels or ():
+            start = [*text[: label.refusal.place], label.refusal.token]
+            ended = label.refusal.token in ending.ends
+            rest = LENGTH - len(start)
+            given = [] if ended or not rest else [[*prompt(number), *start]]
+            whole = start + [token for each in given for token in plain.generate([each], max_new_tokens=rest).tokens[0]]
+            short += bool(given) and len(whole) == len(start) + 1 and len(whole) < LENGTH
+            assert label.harmless == is_right(whole)
+            text = whole if label.harmless else text
+    assert short > 2, short
+
+
 def test_labels_are_kept_and_those_of_another_mining_refused(tmp_path):
     terms = {"seed": 0, "labels": 20}
     first = LabelFile(tmp_path, terms)
@@ -95,6 +118,9 @@ def test_labels_are_kept_and_those_of_another_mining_refused(tmp_path):
     assert all(torch.equal(a.refusal.feature, b.refusal.feature) for a, b in zip(known, meant, strict=True))
     with pytest.raises(InputError, match="another mining \\(seed differ\\)"):
         LabelFile(tmp_path, terms | {"seed": 1})
+    whole = (tmp_path / "labels.jsonl").read_text()
+    (tmp_path / "labels.jsonl").write_text(whole + whole.splitlines()[1][:30])  # stopped while it wrote
+    assert LabelFile(tmp_path, terms).mined.keys() == {0, 1, 2} and (tmp_path / "labels.jsonl").read_text() == whole
     (tmp_path / "labels.jsonl").write_text('{"seed": 0}\nnonsense\n')
     with pytest.raises(InputError, match="no file of labels"):
         LabelFile(tmp_path, terms)

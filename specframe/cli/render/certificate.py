@@ -76,6 +76,8 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
         console.print(_guarantee(guarantee), style=None if guarantee["held"] else "bold red")
     if certificate["real"] is not None:
         _print_real(console, certificate["real"])
+    if certificate.get("departure") is not None:
+        console.print(_departure(certificate["departure"]))
     if certificate["distance"] is not None:
         _print_distance(console, certificate["distance"])
     console.print(f"\n{verdict(certificate)}", style="bold")
@@ -181,6 +183,14 @@ def _guarantee(guarantee: dict[str, Any]) -> str:
     """A property of a lossy verifier, and whether it holds."""
     run = _branches(guarantee["branches"]) + ("" if guarantee["complete"] else ", not all")
     return f"{'holds' if guarantee['held'] else 'DOES NOT HOLD'}: {guarantee['name']} ({run})"
+
+
+def _departure(found: dict[str, Any]) -> str:
+    """Departure of a lossy rule's texts from the target's own choices."""
+    return (
+        f"\nthe lossy rule at temperature 0: of {counted(found['tokens'], 'token')}, {found['others']:.1%} are not the "
+        f"target's choice; a token loses {found['nats']:.3f} nats on average. `specframe bench` measures the quality"
+    )
 
 
 def _print_real(console: Console, real: dict[str, Any]) -> None:

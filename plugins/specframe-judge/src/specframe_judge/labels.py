@@ -31,8 +31,11 @@ class LabelFile:
         self.mined: Mined = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-            if not lines:
+            text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+            whole, _, cut = text.rpartition("\n")
+            if cut:  # the mining was stopped while it wrote a line
+                self._path.write_text(whole and whole + "\n", encoding="utf-8")
+            if not (lines := whole.splitlines()):
                 self._path.write_text(json.dumps(dict(terms)) + "\n", encoding="utf-8")
                 return
             self._read(lines, terms)

@@ -129,7 +129,7 @@ def mine(
                     yield trial.problem, trial.labels if trial.solved else None
             fresh = [
                 _Trial(each, list(greedy.encode(each.prompt)), most, Random(f"{seed}/{each.number}"))
-                for each in islice(waiting, session.free)
+                for each in islice(waiting, session.slots - len(running))
             ]
             running |= {trial.problem.number: trial for trial in fresh}
             entries += session.admit([_request(greedy, trial) for trial in fresh])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specframe.decoding.clock import Clock
 
 
-class Drafting:
+class DraftTimes:
     """The times of a drafter's pass, and of what reading the prompts adds to the first one."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from specframe.components.trees.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt, load
 from specframe.files.provenance import write_json
-from specframe.inspect.drafting import Drafting
+from specframe.inspect.drafting import DraftTimes
 from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
@@ -113,7 +113,7 @@ class Profile:
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
     read_seconds: float = 0.0
-    """What a token of a prompt adds to the drafter's first pass."""
+    """Seconds that a token of a prompt adds to the drafter's first pass."""
 
     def fastest(self, depth: int) -> Choice:
         """The tree of at most `depth` levels, of the sizes that were timed, of the most tokens per second."""
@@ -188,7 +188,7 @@ def profile(
             pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
     clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
     longest: list[int] = []  # by cycle
-    drafting = Drafting()
+    drafting = DraftTimes()
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
         clock = Clock.on(text_of(pipeline.parts.target).device)
         lengths = {start + place: len(pipeline.encode(prompt)) for place, prompt in enumerate(chunk)}

@@ -41,6 +41,6 @@ def move_slots(planes: Tensor, source: Sequence[int], destination: Sequence[int]
 
 
 def _steps(pairs: Sequence[tuple[int, int]], place: int) -> tuple[int, int]:
-    """How far a pair of slots is behind the one before it."""
+    """Distances of a pair of slots from the pair before it."""
     (one, other), (last, least) = pairs[place], pairs[place - 1]
     return one - last, other - least

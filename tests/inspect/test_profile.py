@@ -19,7 +19,7 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.drafting import Drafting
+from specframe.inspect.drafting import DraftTimes
 from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, lengthen, profile, take_turns
 from specframe.kernel.errors import InputError
@@ -79,7 +79,7 @@ def test_the_comb_has_fewer_choices_where_paths_left_the_first_choices():
 
 
 def test_what_reading_a_prompt_adds_is_apart_from_a_pass():
-    clock, drafting = Clock(), Drafting()
+    clock, drafting = Clock(), DraftTimes()
     drafting.begin(50)
     for spent, calls in ((4.0, 3), (7.0, 6), (10.0, 9)):
         clock.seconds["drafter"], clock.calls["drafter"] = spent, calls

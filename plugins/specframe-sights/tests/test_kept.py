@@ -66,7 +66,7 @@ def keeping(sight, model=None) -> HFTarget:
 
 
 def recorded(sight) -> list[torch.Tensor]:
-    """What the sight will have chosen, one new row after the other."""
+    """A list that gets what the sight chooses, one new row after the other."""
     found, choose = [], sight.choose
 
     def remember(memory):

@@ -23,7 +23,7 @@ from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenDrafter, check_tree, tiny_target
 from specframe.testing.policies import cycle_of
 from specframe_trees.goodput import Goodput
-from specframe_trees.texts import Texts
+from specframe_trees.texts import RowTexts
 
 DEPTH = 4
 
@@ -131,7 +131,7 @@ def test_long_prompts_of_short_answers_are_not_drafted_behind(tmp_path):
 
 
 def test_what_a_drafter_has_put_off_is_read_before_it_drafts():
-    texts = Texts()
+    texts = RowTexts()
     texts.observe(admission(torch.ones(2, 30, dtype=torch.int64)))
     assert texts.unread([9, 19]) == pytest.approx(60 / (10 + 20))
     texts.drafted()
@@ -145,7 +145,7 @@ def test_what_a_drafter_has_put_off_is_read_before_it_drafts():
 
 
 def test_answers_are_expected_to_be_as_long_as_those_that_ended():
-    texts = Texts()
+    texts = RowTexts()
     texts.observe(admission(torch.ones(3, 30, dtype=torch.int64)))
     assert texts.unread([]) == 0, "nothing is known"
     for _ in range(11):

@@ -120,7 +120,7 @@ class HFTarget(LoadedModel):
 
     def keep_part(self, sight: SightPolicy | None) -> None:
         """Makes it keep what a sight chooses of a prompt's keys and values. Raises CompositionError if it cannot."""
-        self.keeps = None if sight is None else kept.bound(self, sight)
+        self.keeps = None if sight is None else kept.bound(self, self.full(), sight)
         if sight is not None and sight.queries:
             self._taps.request_ends()
 

@@ -15,7 +15,7 @@ from specframe.native.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
 CODES, SCALE = ".codes", ".scale"
 """Suffixes of the names of a rounded matrix's two tensors: [N, K] uint8 and [N, K / 32] float16."""
 PAIRS, LOW = ".pairs", ".low"
-"""Those of a matrix in 4 bits, beside its scale: two codes a byte, [N, K / 2] uint8, and [N, K / 32] float16."""
+"""Those of a matrix in 4 bits, with its scale: two codes a byte, [N, K / 2] uint8, and [N, K / 32] float16."""
 
 
 def round_matrices(tensors: Mapping[str, Tensor], bits: Bits = 8) -> dict[str, Tensor]:

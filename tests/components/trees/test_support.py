@@ -54,7 +54,7 @@ class Likeliest:
         return probs.argmax(-1)
 
     def bernoulli(self, p):
-        """Whether more is likely than not."""
+        """True where that is more likely than not."""
         return p > 0.5
 
     def without_replacement(self, probs, k):

@@ -29,7 +29,7 @@ class BlockPlan:
     causal: bool = False
     """True if a row sees only the rows before it in its block, as in JetSpec."""
     windows: tuple[int | None, ...] = ()
-    """How many of the newest context features each layer sees, None for all of them; none: every layer sees all."""
+    """Number of the newest context features that each layer sees, None for all; empty: every layer sees all."""
     causal_windows: bool = False
     """True if layers with a window are causal in the block, as speculators trains them without
     `sliding_window_non_causal`."""

@@ -60,8 +60,7 @@ class Layout3:
     window: int | None = None
     """The newest tokens that its layer sees; None: all."""
     windows: tuple[int | None, ...] = ()
-    """How many positions each of several layers sees, a token's own included, None for all; none: every layer sees all.
-    """
+    """Number of positions that each of several layers sees, its own included, None for all; empty: all see all."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The stored tensors; none of a new drafter's."""
 

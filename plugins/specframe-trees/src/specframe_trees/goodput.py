@@ -16,7 +16,7 @@ from specframe import InputError
 from specframe.plugin import Context, Cycle, Draw, Expand, TokenTree, fill
 from specframe_trees.adaptive import Adaptive, estimated, tested
 from specframe_trees.costs import read_known
-from specframe_trees.texts import Texts
+from specframe_trees.texts import RowTexts
 
 POOLED = 512.0
 """Number of cycles that the acceptance of all rows looks back."""
@@ -85,7 +85,7 @@ class Goodput:
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions."""
         self._rows.open(slots, room)
-        self._texts = Texts()
+        self._texts = RowTexts()
         self._pool: Tensor | None = None  # [2, D] discounted tests of each level in all rows, and those that it passed
 
     def observe(self, cycle: Cycle) -> None:

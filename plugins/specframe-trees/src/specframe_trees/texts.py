@@ -13,13 +13,13 @@ ANSWERS = 64.0
 
 
 @dataclass
-class Text:
+class RowText:
     """The text of a row, in tokens."""
 
     prompt: int
     length: int
     read: int = 0
-    """How many of its tokens the drafter has read: when it was asked last, all but the newest."""
+    """Number of its tokens that the drafter has read: when it was asked last, all but the newest."""
 
     @property
     def answer(self) -> int:
@@ -27,11 +27,11 @@ class Text:
         return self.length - self.prompt
 
 
-class Texts:
+class RowTexts:
     """The texts of a session's rows, and the average length of the answers that ended."""
 
     def __init__(self) -> None:
-        self.rows: list[Text] = []
+        self.rows: list[RowText] = []
         self._ended = self._tokens = 0.0  # discounted: answers that ended, and their tokens
 
     @property
@@ -43,7 +43,9 @@ class Texts:
         """Counts what a cycle committed; rows that come with a prompt are new, and stand behind the others."""
         counts, prompt = cycle.verdict.count.tolist(), cycle.committed.prompt
         if prompt is not None:
-            self.rows += [Text(size, size + count) for size, count in zip(prompt.count.tolist(), counts, strict=True)]
+            self.rows += [
+                RowText(size, size + count) for size, count in zip(prompt.count.tolist(), counts, strict=True)
+            ]
         for text, count in zip(self.rows if prompt is None else (), counts, strict=False):
             text.length += count
 

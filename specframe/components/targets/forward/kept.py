@@ -13,14 +13,14 @@ from torch.nn.functional import pad
 from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.forward.state import State
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice, LookingAhead, SightPolicy, UpperSight
+from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice, LayeredTarget, LookingAhead, SightPolicy, UpperSight
 from specframe.kernel.types import Committed, Prompts
 from specframe.native.sight import Causal
 from specframe.neural.forward import NONE, Forward, Pass
 from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
-    from specframe.components.targets.hf import HFTarget
+    from specframe.components.targets.anatomy import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,20 @@ class PromptMemory:
         raise CompositionError("a target that keeps a part of a prompt's keys and values has none of its beginning")
 
 
-def bound(target: HFTarget, sight: SightPolicy) -> SightPolicy:
-    """The sight, once it is known that the target can keep what it chooses; raises CompositionError otherwise."""
-    target.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
-    if isinstance(sight, UpperSight) or target.forward.cache == "int8":
+def bound(model: LoadedModel, whole: LayeredTarget, sight: SightPolicy) -> SightPolicy:
+    """The sight, once it is known that a model can keep what it chooses; raises CompositionError otherwise.
+
+    `whole` is a target around the same weights that keeps everything.
+    """
+    model.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
+    if isinstance(sight, UpperSight) or model.forward.cache == "int8":
         raise CompositionError(f"a target cannot {what} in int8, which rounds them in blocks of tokens")
-    if isinstance(target.forward, CompiledForward):
+    if isinstance(model.forward, CompiledForward):
         raise CompositionError("the option `keep` of a target goes without `compile`: leave one of them out")
-    layers = target.config.num_hidden_layers
-    target.full().check_layers(LayerChoice.first(layers, layers), sight)
+    layers = model.config.num_hidden_layers
+    whole.check_layers(LayerChoice.first(layers, layers), sight)
     if isinstance(sight, LookingAhead):
-        sight.bind(target)
+        sight.bind(whole)
     return sight
 
 

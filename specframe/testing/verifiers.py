@@ -46,6 +46,7 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
                         f"{list(comparison.worst)} has probability {comparison.got:.6f} instead of "
                         f"{comparison.wanted:.6f}"
                     )
+                check_support(make(), draft(tree, q, rows=5), p)
 
 
 def check_root_only(verifier: Verifier) -> None:
@@ -71,13 +72,19 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
             alone = verifier.verify(tree.take(torch.tensor([row])), laws[row, None], _stream(seed, len(laws), row))
             assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
             assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
-        if tree.q is not None:  # the same laws, their columns in another order
-            columns = torch.arange(tree.q.shape[-1]).flip(0)
-            narrow = replace(tree, q=tree.q[..., columns], support=columns)
-            other = verifier.verify(narrow, laws, _stream(seed, len(laws)))
-            assert all(_same(together, row, other, row) for row in range(len(laws))), (
-                "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
-            )
+
+
+def check_support(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
+    """Checks that a tree is judged by its laws whatever the order in which a support has their columns, p [V, V]."""
+    if tree.q is None:
+        return
+    laws, columns = p[tree.tokens], torch.arange(tree.q.shape[-1]).flip(0)
+    narrow = replace(tree, q=tree.q[..., columns], support=columns)
+    for seed in range(6):
+        whole, other = (verifier.verify(each, laws, _stream(seed, len(laws))) for each in (tree, narrow))
+        assert all(_same(whole, row, other, row) for row in range(len(laws))), (
+            "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
+        )
 
 
 def check_verdict(tree: TokenTree, p: Tensor, verdict: Verdict) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specframe.certify.compositions.shrink import ladder
+from specframe.certify.compositions.shrink import smaller_versions
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
@@ -156,8 +156,8 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
         return
     if verifier[0] not in THOROUGH:
         miniature = replace(miniature, length=3)
-    for rung in ladder(miniature):
-        comparison = rung.emission("", Sampling(temperature=1.0), seed=2).compare(budget=BRANCHES, alone=ALONE)
+    for version in smaller_versions(miniature):
+        comparison = version.emission("", Sampling(temperature=1.0), seed=2).compare(budget=BRANCHES, alone=ALONE)
         assert comparison.tv < 1e-9
         if comparison.enumeration.exhausted:
             return

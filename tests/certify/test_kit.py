@@ -84,6 +84,19 @@ def test_broken_verifiers_fail(make):
         check_verifier(Deep)
 
 
+class AllColumns(Recursive):
+    """A verifier that takes the columns of recorded laws for the vocabulary."""
+
+    def verify(self, tree, p, random):
+        """The verdict on the tree without its support."""
+        return super().verify(replace(tree, support=None), p, random)
+
+
+def test_a_verifier_that_misreads_a_support_fails():
+    with pytest.raises(AssertionError, match=r"recorded over a support: read them by `TokenTree\.whole`"):
+        check_verifier(AllColumns)
+
+
 class Leaky(Recursive):
     """A row's bonus depends on its neighbours."""
 

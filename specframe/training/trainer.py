@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
 
 from specframe.components.losses.scored import scored
 from specframe.files.provenance import write_json
@@ -147,6 +148,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.total)
         self.optimizer.step()
+        increment_version(self.parameters)  # fused steps do not, and a drafter in few bits is rounded anew by it
         self.optimizer.zero_grad(set_to_none=True)
         self.ledger.tokens += int(self.taught.texts.counts[taken].sum())
 

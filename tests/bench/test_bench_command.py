@@ -44,7 +44,7 @@ def test_recipes_alone_meet_the_baselines(here, capsys):
 def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
     slept = []
     monkeypatch.setattr("specframe.bench.contest.contest.sleep", slept.append)
-    assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "3", "--pause", "90"]) == 0
+    assert main(["bench", "lookup.yaml", "plain", *QUICK, "--limit", "3", "--repeats", "3", "--pause", "90"]) == 0
     assert slept == [90, 90]
     began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
     assert began[0] > 1.7e9 and began == sorted(began)

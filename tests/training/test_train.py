@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -361,6 +362,20 @@ def test_evaluate_s_tau_chooses_the_best(run, settings):
 
     assert go(evaluate=evaluate).best == 5.0
     assert same(load_file(settings.out / "model.safetensors"), kept[1])
+
+
+def test_a_step_shows_in_every_weight_s_version(run, settings):
+    """A drafter in few bits is rounded anew, at a validation, where versions of its weights say that they changed."""
+    drafter, go = run(replace(settings, validate_every=2))
+    seen = []
+
+    def evaluate():
+        seen.append([p._version for p in drafter.module.parameters()])
+        return {"tau": 1.0}
+
+    go(evaluate=evaluate)
+    assert len(seen) > 2
+    assert all(one < two for before, after in pairwise(seen) for one, two in zip(before, after, strict=True))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(run, settings):

@@ -13,6 +13,7 @@ from specframe.cli.main import main
 from specframe.files.provenance import claimed
 from specframe.inspect.doctor import examine
 from specframe.neural.weights.checkpoint import locate
+from specframe.neural.weights.rounded import restore_matrices
 
 RECIPE = """
 specframe: 1
@@ -94,7 +95,7 @@ def test_a_switch_that_a_checkpoint_does_not_record_rightly_is_named(switch, rec
         assert config.pop(switch) is True
         (broken / "config.json").write_text(json.dumps(config))
     else:  # read with the switch, the scale of the state is nothing to it
-        tensors = load_file(broken / "model.safetensors")
+        tensors = restore_matrices(load_file(broken / "model.safetensors"))
         tensors["fc.weight"] *= 30
         save_file(tensors, broken / "model.safetensors")
     more = "['Do you like music?', 'Write a poem about the sea.', 'What is a river?', 'Tell me about your day.']"

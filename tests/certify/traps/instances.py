@@ -126,6 +126,7 @@ class Rejection:
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The verdict, in one pass over the nodes: a node's children come after it."""
         batch, count, self.vocab = p.shape
+        tree = tree.whole(self.vocab)
         node = torch.zeros(batch, dtype=torch.int64)
         length = torch.zeros_like(node)
         left = p[:, 0]

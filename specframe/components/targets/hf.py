@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, PromptSelection, SightPolicy
 from specframe.kernel.types import Committed, Drafts, KnownPrefix, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.kernel.versions import Renamed
 from specframe.neural.forward import Features
 from specframe.neural.quantize import Quantization
 
@@ -55,6 +56,7 @@ class HFTarget(LoadedModel):
     """Selection of what it reads of a longer prompt; None: all of it."""
     keeps: SightPolicy | None = None
     """Choice of what stays of a longer prompt's keys and values; None: all."""
+    renamed: ClassVar = {"kernels": Renamed("native", until="0.4")}
     _sees = False  # True once its kind is known to score trees behind images rightly
 
     def __init__(

@@ -36,6 +36,7 @@ class Draft:
     @classmethod
     def of(cls, tree: TokenTree, p: Tensor) -> Draft:
         """The only row of a tree, given the target's laws p [N, V]."""
+        tree = tree.whole(p.shape[-1])
         row = Row.of(replace(tree, q=None), 0)
         return cls(row, normalised(p), None if tree.q is None else normalised(tree.q[0]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,9 +49,11 @@ class BoundedDivergence:
     def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; laws on the way are asked for."""
 
+        whole = cache(tree.whole)  # made once, by the first node's vocabulary
+
         def agreed(at: Tensor) -> Tensor:
             p = laws.after(at)  # [B, V]
-            known = tree.whole(p.shape[-1])
+            known = whole(p.shape[-1])
             if known.q is None or known.q_row is None:
                 return torch.zeros_like(tree.valid)
             first = ((tree.parent == at[:, None]) & tree.valid).byte().argmax(1)  # [B]

@@ -277,17 +277,24 @@ class _Reader:
     def check_composition(self, result: Plan) -> None:
         from specframe.kernel.composition import misfits
 
-        built: dict[str, Any] = {}
-        for kind in ("drafter", "tree", "verifier"):
-            try:
-                built[kind] = result.parts[kind].build() if kind in result.parts else None
-            except SpecframeError as error:
-                self.report(self.blamed(kind), str(error))
-            except Exception as error:  # other people's constructors may raise anything
-                self.report(self.blamed(kind), f"{result.parts[kind].entry.name} cannot be built: {one_line(error)}")
+        built = {kind: self.try_build(kind, result.parts.get(kind)) for kind in ("drafter", "tree", "verifier")}
+        target = result.parts.get("target")
+        for part in target.options.values() if target is not None else ():
+            if isinstance(part, Part):  # its options are checked before weights are read
+                self.try_build("target", part)
         if self.problems:
             return
         result.tree, result.verifier = built["tree"], built["verifier"]
         names = result.parts["drafter"].entry.name, result.parts["verifier"].entry.name
         for section, message in misfits(built["drafter"], result.tree, result.verifier, names=names):
             self.report((section,), message)
+
+    def try_build(self, kind: str, part: Part | None) -> Any:
+        """The part, built; None without one, or where it cannot be built, which is reported."""
+        try:
+            return None if part is None else part.build()
+        except SpecframeError as error:
+            self.report(self.blamed(kind), str(error))
+        except Exception as error:  # other people's constructors may raise anything
+            assert part is not None
+            self.report(self.blamed(kind), f"{part.entry.name} cannot be built: {one_line(error)}")

@@ -17,6 +17,12 @@ FILES = {
     "r.yaml": RECIPE,
     "grows.yaml": RECIPE.replace("{use: lookup}", "{use: model, model: zoo://talk-7m}")
     + "tree: {use: chain, depth: 2}\n",
+    "small.yaml": """specframe: 1
+target: {use: hf, model: zoo://talk-7m}
+drafter: {use: self, sight: {use: window}}
+tree: {use: chain, depth: 4}
+verifier: match
+""",
     "fails.yaml": RECIPE.replace("match", "{use: './rules.py:Fails'}"),
     "empty-verdict.yaml": RECIPE.replace("match", "{use: './rules.py:Empty'}"),
     "list.yaml": "- specframe\n",
@@ -137,6 +143,43 @@ TREES = [
     ("tree={use: chain, draw: random}", "draw"),
     ("tree=null", "add `tree: {use: dynamic}`"),
 ]
+LONG = [
+    ("drafter.sight.recent=0", "window: sinks is at least 0 and recent at least 1, not 4 and 0"),
+    ("drafter.sight={use: chunks, budget: 16}", "a budget of 16 is less than recent + 2 * chunk + every = 96"),
+    ("drafter.sight={use: verified, budget: 16}", "a budget of 16 is less than recent + 2 * chunk = 80"),
+    ("drafter.sight={use: snapkv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
+    ("drafter.sight={use: speckv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
+    ("drafter.sight={use: speckv, drafter: {use: lookup}}", "a small model drafts the likely answer, and Lookup has"),
+    ("drafter.sight=null", "needs `exit`, `skip`, a `sight` or `quantize`"),
+    ("target.keep={use: speckv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
+    ("target.keep={use: speckv, drafter: {use: lookup}}", "a small model drafts the likely answer, and Lookup has"),
+    ("target.prompt={use: specpc, tokens: 64}", "a budget of 64 tokens does not exceed the window of 64"),
+    ("target.prompt={use: specpc, drafter: {use: lookup}}", "reads the attention of a small model, and Lookup is none"),
+    ("target.cache=int3", "expected one of 'bfloat16', 'int8'"),
+    ("drafter={use: eagle, window: 4}", "the tree is 4 deep: make the window 5 or more"),
+    ("drafter={use: longspec, window: 4}", "the tree is 4 deep: make the window 5 or more"),
+    ("drafter={use: excerpt, tokens: 32, drafter: {use: lookup}}", "more tokens than the question's"),
+    ("drafter={use: excerpt, tokens: 64, select: {use: specpc}, drafter: {use: lookup}}", "exceed the window of 64"),
+]
+CASCADES = [
+    ("drafter={use: cascade, ask: 7, tokens: 6}", "at most its tokens, got 7 of 6"),
+    ("drafter.review={use: falcon}", "reads several nodes of a path in one forward pass, as `model` and `self` do"),
+    ("drafter.review={use: suffix}", "grows a tree policy, such as `model`"),
+    ("drafter.draft={use: recycling}", "Recycling builds trees below the root"),
+    ("drafter.draft={use: medusa}", "drafts no deeper than 4 levels"),
+    ("tree={use: dynamic}", "builds its own tree"),
+]
+BEHIND_WEIGHTS = [
+    ("drafter.sight.recent=9000", "a sight of 9004 tokens is longer than the target's context of"),
+    ("drafter.sight={use: verified, budget: 9000}", "a sight of 9000 tokens is longer than the target's context of"),
+    ("target={use: table, vocab: 16}", "takes layers from a target that is a transformers model"),
+    ("drafter.sight={use: upper}", "add `cache: int8` to the target"),
+    ("target.prompt={use: specpc}", "needs a small model to read the prompt"),
+    (
+        "drafter={use: excerpt, tokens: 9000, drafter: {use: model, model: zoo://talk-7m}}",
+        "an excerpt of 9000 tokens leaves no room in the drafter's context of",
+    ),
+]
 COMMANDS = [
     ("run r.yaml", "there is nothing to decode"),
     ("run r.yaml --limit 3", "--limit counts the prompts of a file"),
@@ -239,6 +282,22 @@ def test_a_wrong_value_is_refused(folder, capsys, override, words):
 @pytest.mark.parametrize(("override", "words"), TREES)
 def test_a_wrong_tree_is_refused(folder, capsys, override, words):
     assert words in refused(["validate", "grows.yaml", override], capsys)
+
+
+@pytest.mark.parametrize(("override", "words"), LONG)
+def test_a_wrong_choice_of_tokens_is_refused(folder, capsys, override, words):
+    assert words in refused(["validate", "small.yaml", override], capsys)
+
+
+@pytest.mark.parametrize(("override", "words"), CASCADES)
+def test_a_wrong_cascade_is_refused(folder, capsys, override, words):
+    cascade = "drafter={use: cascade, draft: {use: suffix}, review: {use: self, sight: {use: window}}}"
+    assert words in refused(["validate", "small.yaml", "tree=null", cascade, override], capsys)
+
+
+@pytest.mark.parametrize(("override", "words"), BEHIND_WEIGHTS)
+def test_a_choice_of_tokens_that_does_not_fit_the_model_is_refused(folder, capsys, override, words):
+    assert words in refused(["run", "small.yaml", override, "--prompt", "a"], capsys)
 
 
 @pytest.mark.parametrize(("command", "words"), COMMANDS)

@@ -62,6 +62,8 @@ class AttendedTokens(Marked):
         self._reader: LayeredTarget | None = None
         self._warned = False
         self.require_sizes()
+        if drafter is not None:
+            _readable(drafter)
 
     def require_sizes(self) -> None:
         """Raises InputError for a window that cannot be, or that leaves nothing of the budget."""
@@ -95,14 +97,10 @@ class AttendedTokens(Marked):
             raise InputError(
                 "specpc needs a small model to read the prompt: give its `drafter`, such as {use: model, weights: ...}"
             )
-        if not isinstance(reader, ReadableDrafter):
-            raise CompositionError(
-                f"specpc reads the attention of a small model, and {type(reader).__name__} is none: "
-                "give its `drafter`, such as {use: model, weights: ...}"
-            )
+        readable = _readable(reader)
         if self.drafter is not None:
             self.drafter.bind(target)
-        self._reader = reader.as_target()
+        self._reader = readable.as_target()
         try:
             self._read([0, 0])
         except CompositionError:
@@ -155,6 +153,16 @@ class AttendedTokens(Marked):
         scores = attention(reader.memory(), self.window)
         reader.open(1, 1)  # keeps no prompt
         return scores.cpu()
+
+
+def _readable(drafter: Drafter) -> ReadableDrafter:
+    """The drafter as a model that reads texts. Raises CompositionError for one that is none."""
+    if not isinstance(drafter, ReadableDrafter):
+        raise CompositionError(
+            f"specpc reads the attention of a small model, and {type(drafter).__name__} is none: "
+            "give its `drafter`, such as {use: model, weights: ...}"
+        )
+    return drafter
 
 
 def attention(memory: CommittedMemory, window: int) -> Tensor:

@@ -56,6 +56,11 @@ class SpecKV:
     ) -> None:
         if lookahead < 1:
             raise InputError(f"speckv: the lookahead is at least 1 token, not {lookahead}; without, it is `snapkv`")
+        if drafter is not None and not isinstance(drafter, ReadableDrafter):
+            raise CompositionError(
+                f"speckv: a small model drafts the likely answer, and {type(drafter).__name__} has none: "
+                "give a `drafter` such as {use: model, weights: ...}, or leave it out"
+            )
         self.budget, self.lookahead, self.window, self.pool = budget, lookahead, window, pool
         self._ranking = PromptRanking("speckv", budget, window, pool)
         self.drafter = drafter
@@ -74,14 +79,10 @@ class SpecKV:
         return small
 
     def bind(self, target: Target) -> None:
-        """Loads the small model, where there is one. Raises CompositionError for a drafter that has none."""
+        """Loads the small model, where there is one."""
         if self.drafter is None:
             return
-        if not isinstance(self.drafter, ReadableDrafter):
-            raise CompositionError(
-                f"speckv: a small model drafts the likely answer, and {type(self.drafter).__name__} has none: "
-                "give a `drafter` such as {use: model, weights: ...}, or leave it out"
-            )
+        assert isinstance(self.drafter, ReadableDrafter)
         self.drafter.bind(target)
         self._answering = self.drafter.as_target(), target.vocab_size
 

@@ -279,9 +279,8 @@ class _Reader:
 
         built = {kind: self.try_build(kind, result.parts.get(kind)) for kind in ("drafter", "tree", "verifier")}
         target = result.parts.get("target")
-        for part in target.options.values() if target is not None else ():
-            if isinstance(part, Part):  # its options are checked before weights are read
-                self.try_build("target", part)
+        for part in filter(lambda option: isinstance(option, Part), target.options.values() if target else ()):
+            self.try_build("target", part)  # so that its options are checked before weights are read
         if self.problems:
             return
         result.tree, result.verifier = built["tree"], built["verifier"]

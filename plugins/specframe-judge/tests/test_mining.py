@@ -106,24 +106,34 @@ def test_texts_that_end_with_their_first_token_leave_a_slot_to_their_own_problem
 
 
 def test_labels_are_kept_and_those_of_another_mining_refused(tmp_path):
-    terms = {"seed": 0, "labels": 20}
-    first = LabelFile(tmp_path, terms)
+    terms, keys = {"seed": 0, "labels": 20}, ["a", "b", "c"]
+    first = LabelFile(tmp_path, terms, keys)
     for number, labels in mined(given=problems(3)).items():
         first.add(number, labels)
-    again = LabelFile(tmp_path, terms)
+    again = LabelFile(tmp_path, terms, keys)
     assert again.mined.keys() == {0, 1, 2}
     known = [label for labels in again.mined.values() for label in labels or ()]
     meant = [label for labels in first.mined.values() for label in labels or ()]
     assert [(label.harmless, label.refusal.place) for label in known] == [(x.harmless, x.refusal.place) for x in meant]
     assert all(torch.equal(a.refusal.feature, b.refusal.feature) for a, b in zip(known, meant, strict=True))
-    with pytest.raises(InputError, match="another mining \\(seed differ\\)"):
-        LabelFile(tmp_path, terms | {"seed": 1})
+    other = LabelFile(tmp_path, terms, ["c", "new", "a"])  # the same problems in another order, and one more
+    assert other.mined.keys() == {0, 2} and len(other.mined[0] or ()) == len(first.mined[2] or ())
+    with pytest.raises(InputError, match="another mining \\(other: seed\\)"):
+        LabelFile(tmp_path, terms | {"seed": 1}, keys)
     whole = (tmp_path / "labels.jsonl").read_text()
     (tmp_path / "labels.jsonl").write_text(whole + whole.splitlines()[1][:30])  # stopped while it wrote
-    assert LabelFile(tmp_path, terms).mined.keys() == {0, 1, 2} and (tmp_path / "labels.jsonl").read_text() == whole
+    assert (
+        LabelFile(tmp_path, terms, keys).mined.keys() == {0, 1, 2} and (tmp_path / "labels.jsonl").read_text() == whole
+    )
     (tmp_path / "labels.jsonl").write_text('{"seed": 0}\nnonsense\n')
     with pytest.raises(InputError, match="no file of labels"):
-        LabelFile(tmp_path, terms)
+        LabelFile(tmp_path, terms, keys)
+    (tmp_path / "labels.jsonl").write_text('{"seed": 1}\n')  # stopped before its first problem
+    assert not LabelFile(tmp_path, terms, keys).mined
+    assert json.loads((tmp_path / "labels.jsonl").read_text()) == terms
+    (tmp_path / "labels.jsonl").write_text("nonsense\n")
+    with pytest.raises(InputError, match="no file of labels"):
+        LabelFile(tmp_path, terms, keys)
 
 
 def planted(count=40, width=6):
@@ -181,6 +191,18 @@ def test_bad_input_is_one_line(recipe, capsys):
     assert not (recipe / "head").exists()
 
 
+@pytest.mark.parametrize(("right", "counted"), [(True, "harmless and 0 harmful"), (False, "0 harmless and 0 harmful")])
+def test_labels_of_one_kind_end_in_one_line_after_the_mining(right, counted, recipe, capsys, monkeypatch):
+    monkeypatch.setattr("specframe_judge.command._pipeline", lambda plan: pipeline())
+    alike = [replace(problem, right=lambda text: right) for problem in problems(3)]
+    monkeypatch.setattr("specframe_judge.command.problems_of", lambda records, test, file: alike)
+    (recipe / "sums.jsonl").write_text("".join(json.dumps({"prompt": f"{n}?", "answer": n}) + "\n" for n in range(3)))
+    assert main(["judge", "judge.yaml", "--prompts", "sums.jsonl", "--out", "head"]) == 2
+    *progress, last = capsys.readouterr().err.splitlines()
+    assert len(progress) == 3 and "labels of both kinds" in last and counted in last, last
+    assert not (recipe / "head" / "model.safetensors").exists()
+
+
 def test_the_command_mines_fits_stores_and_goes_on(recipe, capsys, monkeypatch):
     """The command over a planted target in the place of the recipe's."""
     monkeypatch.setattr("specframe_judge.command._pipeline", lambda plan: pipeline())
@@ -198,6 +220,13 @@ def test_the_command_mines_fits_stores_and_goes_on(recipe, capsys, monkeypatch):
     assert json.loads((recipe / "head" / "config.json").read_text())["check"] == "number"
     assert main([*command, "--labels", "20"]) == 0
     assert capsys.readouterr().err == ""  # nothing is left to mine
+    assert main([*command, "--labels", "20", "--limit", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("5 of 5 problems") and err == ""  # fewer problems, all known
+    with (recipe / "sums.jsonl").open("a") as file:
+        file.write('{"prompt": "8?", "answer": 8}\n')
+    assert main([*command, "--labels", "20"]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1  # one problem more is mined alone
     assert main([*command, "--labels", "3"]) == 2
-    assert "another mining (labels differ)" in capsys.readouterr().err
+    assert "another mining (other: labels)" in capsys.readouterr().err
     assert NAME.name in (recipe / "head" / "config.json").read_text()

@@ -107,10 +107,14 @@ def _pipeline(plan: Any) -> Pipeline:
 def _stored(out: Path, plan: Any, pipeline: Pipeline, records: Sequence[PromptRecord], **terms: Any) -> Any:
     from specframe_judge.labels import LabelFile
 
-    texts = json.dumps([[record.turns, record.reference] for record in records])
     parts = {name: plan.recipe.data.get(name) for name in ("target", "drafter", "tree")}
-    given = {"max_new_tokens": pipeline.sampling.max_new_tokens, "prompts": hashlib.sha256(texts.encode()).hexdigest()}
-    return LabelFile(out, {**parts, **given, **terms})
+    given = {"max_new_tokens": pipeline.sampling.max_new_tokens}
+    return LabelFile(out, {**parts, **given, **terms}, [key_of(record) for record in records])
+
+
+def key_of(record: PromptRecord) -> str:
+    """A short name of a problem: it changes with the prompt and the answer."""
+    return hashlib.sha256(json.dumps([record.turns, record.reference]).encode()).hexdigest()[:16]
 
 
 def _counts(mined: Mined) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def require_both(harmless: int, harmful: int) -> None:
     if not (harmless and harmful):
         raise WeightsError(
             f"a judge needs labels of both kinds, and there are {harmless} harmless and {harmful} harmful tokens; "
-            "mine more prompts, or ones that the drafter finds harder"
+            "mine more prompts that the target solves, or ones that the drafter finds harder"
         )
 
 

@@ -20,14 +20,19 @@ FILE = "labels.jsonl"
 
 
 class LabelFile:
-    """The labels of one mining, in a folder."""
+    """The labels of one mining, in a folder.
 
-    def __init__(self, folder: Path, terms: Mapping[str, Any]) -> None:
-        """The file of that folder, begun if there is none; `terms` is all that the labels depend on.
+    Problems are known by a key made of what they say, so that a set of prompts may grow, shrink or be sorted anew.
+    """
 
-        Raises InputError for one of other terms, and for a folder that cannot be written.
+    def __init__(self, folder: Path, terms: Mapping[str, Any], keys: Sequence[str]) -> None:
+        """The file of that folder, begun if there is none.
+
+        `terms` is all that the labels depend on besides the problems, whose keys are given in their order. Labels of
+        other problems stay in the file, unread. Raises InputError for a file of other terms, and for a folder that
+        cannot be written.
         """
-        self._path = folder / FILE
+        self._path, self._keys = folder / FILE, keys
         self.mined: Mined = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -35,10 +40,8 @@ class LabelFile:
             whole, _, cut = text.rpartition("\n")
             if cut:  # the mining was stopped while it wrote a line
                 self._path.write_text(whole and whole + "\n", encoding="utf-8")
-            if not (lines := whole.splitlines()):
+            if not (lines := whole.splitlines()) or not self._read(lines, terms):
                 self._path.write_text(json.dumps(dict(terms)) + "\n", encoding="utf-8")
-                return
-            self._read(lines, terms)
         except OSError as error:
             raise InputError(f"{self._path} cannot be used: {error.strerror or error}; give another --out") from error
 
@@ -46,25 +49,28 @@ class LabelFile:
         """Notes a problem's labels."""
         self.mined[number] = labels
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"problem": number, "labels": labels and [_plain(label) for label in labels]}) + "\n")
+            file.write(json.dumps({"problem": self._keys[number], "labels": labels and [*map(_plain, labels)]}) + "\n")
 
-    def _read(self, lines: Sequence[str], terms: Mapping[str, Any]) -> None:
+    def _read(self, lines: Sequence[str], terms: Mapping[str, Any]) -> bool:
+        """Takes what was mined; False where nothing was, whatever the terms."""
         try:
             first, *entries = [json.loads(line) for line in lines]
-            mined = {entry["problem"]: entry["labels"] for entry in entries}
+            known = {entry["problem"]: entry["labels"] for entry in entries}
             self.mined = {
-                number: None if labels is None else [_label(label) for label in labels]
-                for number, labels in mined.items()
+                number: None if (labels := known[key]) is None else [_label(label) for label in labels]
+                for number, key in enumerate(self._keys)
+                if key in known
             }
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{self._path} is no file of labels: {error!r}; remove it, or give another --out"
             ) from error
-        if first != json.loads(json.dumps(dict(terms))):
+        if known and first != json.loads(json.dumps(dict(terms))):
             differing = sorted(name for name in {*first, *terms} if first.get(name) != terms.get(name))
             raise InputError(
-                f"{self._path} has labels of another mining ({', '.join(differing)} differ); give another --out"
+                f"{self._path} has labels of another mining (other: {', '.join(differing)}); give another --out"
             )
+        return bool(known)
 
 
 def _plain(label: Label) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 
     `values.to(device)` makes the host wait for a GPU, until all that it was asked before is done.
     """
-    if device is None:
+    if device is None or device.type == "cpu":
         return values
     if device.type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)
@@ -23,4 +23,6 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 
 def numbers_like(tensor: Tensor, values: Any) -> Tensor:
     """A tensor of these numbers, or lists of them, in the dtype and on the device of another."""
+    if tensor.is_cpu:
+        return tensor.new_tensor(values)
     return sent(tensor.new_empty(0, device="cpu").new_tensor(values), tensor.device)

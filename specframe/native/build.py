@@ -102,7 +102,7 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
-    loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, c_int64, c_void_p]
+    loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, *(c_int64,) * 4, c_void_p]
     loaded.specframe_normalize.restype = None
     loaded.specframe_draft.argtypes = [c_void_p] * 5
     loaded.specframe_recur.argtypes = [

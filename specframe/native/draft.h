@@ -138,7 +138,7 @@ struct Passes {
     const float* read = outputs;
     if (n.norm) {
       normed.resize(many * width);
-      specframe_normalize(outputs, n.norm, n.shape.epsilon, many, width, n.halves, normed.data());
+      specframe_normalize(outputs, n.norm, n.shape.epsilon, many, width, 1, n.halves, normed.data());
       read = normed.data();
     }
     logits.resize(many * n.head.outputs);

@@ -46,6 +46,10 @@ class NativeNorm(nn.Module):
     """Llama's norm over rows of bfloat16 or float32: numbers over their root mean square, times a weight.
 
     A row's result does not depend on the rows next to it. With gradients PyTorch computes it.
+
+    Args:
+        weight: [D], or [A, D] for A norms side by side, each of its part of a row.
+        epsilon: what is added to the mean square.
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -53,17 +57,20 @@ class NativeNorm(nn.Module):
         self.epsilon = epsilon
         self.weight: Tensor
         self.register_buffer("weight", weight.detach(), persistent=False)
+        self._floats = self.weight.float().contiguous()  # as native code reads it
 
     def forward(self, x: Tensor) -> Tensor:
-        """[.., D] -> [.., D], in the dtype of x."""
+        """[.., A D] -> [.., A D], in the dtype of x."""
+        width = self.weight.shape[-1]
         if torch.is_grad_enabled() and x.requires_grad:
-            wide = x.float()
+            wide = x.unflatten(-1, (-1, width)).float()
             factor = (wide.pow(2).mean(-1, keepdim=True) + self.epsilon).rsqrt()
-            return self.weight * (wide * factor).to(x.dtype)
+            normed: Tensor = self.weight * (wide * factor).to(x.dtype)
+            return normed.flatten(-2)
         rows = x.float().contiguous()
-        out, width, weight = torch.empty_like(rows), x.shape[-1], self.weight.float()
-        halves = x.dtype == torch.bfloat16
+        out = torch.empty_like(rows)
         load_native().specframe_normalize(
-            rows.data_ptr(), weight.data_ptr(), self.epsilon, rows.numel() // width, width, halves, out.data_ptr()
+            *(rows.data_ptr(), self._floats.data_ptr(), self.epsilon, rows.numel() // width, width),
+            *(self._floats.numel() // width, x.dtype == torch.bfloat16, out.data_ptr()),
         )
         return out.to(x.dtype)

@@ -210,9 +210,10 @@ extern "C" void specframe_rank(const float* logits, int64_t rows, int64_t width,
     rank(logits + row * width, width, count, values + row * count, columns + row * count);
 }
 
-// The root mean square norms of rows, [M, width], as modules of bfloat16 (`halves`) or float32 round them.
-extern "C" void specframe_normalize(const float* from, const float* weight, float epsilon, int64_t rows, int64_t width,
-                                    int64_t halves, float* to) {
+// The root mean square norms of rows, [M, width], as modules of bfloat16 (`halves`) or float32 round them. Row i has weight
+// i % kinds of [kinds, width].
+extern "C" void specframe_normalize(const float* from, const float* weights, float epsilon, int64_t rows, int64_t width,
+                                    int64_t kinds, int64_t halves, float* to) {
   const auto round = [&](float value) { return halves ? widen(narrow(value)) : value; };
   for (int64_t row = 0; row < rows; ++row, from += width, to += width) {
     Lane squares = {};
@@ -221,6 +222,7 @@ extern "C" void specframe_normalize(const float* from, const float* weight, floa
       squares += part * part;
     }
     const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
+    const float* weight = weights + row % kinds * width;
     for (int64_t i = 0; i < width; ++i) to[i] = round(round(from[i] * factor) * weight[i]);
   }
 }

@@ -37,6 +37,7 @@ from specframe.neural.network import Embed as Embed
 from specframe.neural.network import FeatureNetwork as FeatureNetwork
 from specframe.neural.network import LevelModules as LevelModules
 from specframe.neural.quantize import Quantization as Quantization
+from specframe.neural.quantize import native_fusion as native_fusion
 from specframe.neural.quantize import native_norm as native_norm
 from specframe.neural.quantize import round_layers as round_layers
 from specframe.neural.quantize import round_linear as round_linear

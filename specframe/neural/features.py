@@ -30,6 +30,12 @@ class TapFusion(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(size, eps=eps) for _ in range(taps))
         self.fc = nn.Linear(taps * size, size, bias=False)
+        self.epsilon = eps
+
+    @property
+    def weights(self) -> Tensor:
+        """The norms' weights, [A, D]."""
+        return torch.stack([norm.get_parameter("weight") for norm in self.norms])
 
     def forward(self, features: Tensor) -> Tensor:
         """[.., A D] -> [.., D]."""

@@ -14,6 +14,7 @@ from specframe.native.blocks import BLOCK, Bits, round_to_blocks
 from specframe.native.build import load_native
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import NativeNorm
+from specframe.neural.features import TapFusion
 from specframe.neural.layer import DecoderLayer
 
 Quantization = Literal["int4", "int8"]
@@ -64,3 +65,10 @@ def native_norm(norm: nn.Module) -> NativeNorm:
     weight, epsilon = norm.weight, norm.variance_epsilon
     assert isinstance(weight, Tensor) and isinstance(epsilon, float)
     return NativeNorm(weight, epsilon)
+
+
+def native_fusion(fusion: nn.Module) -> nn.Module:
+    """A fusion of taps whose linear map is in blocks as native code computes it; any other as it is."""
+    if not isinstance(fusion, TapFusion) or not isinstance(fusion.fc, QuantizedLinear):
+        return fusion
+    return nn.Sequential(NativeNorm(fusion.weights, fusion.epsilon), fusion.fc)

@@ -135,8 +135,9 @@ class WindowEntries:
 class RowSession:
     """Common base of sessions over a `SlotCache`: rows that join, commit at their own pace, and leave.
 
-    A drafter's session defines the entries that it keeps of newly committed pairs (`pairs`), how it takes them in
-    (`take`), the slots that then hold them (`seen`), and its other state of a row (`join`, `leave`).
+    A drafter's session defines the entries that it keeps of newly committed pairs (`pairs`), what it makes of them for
+    a draft (`prepare`), how it takes them in (`take`), the slots that then hold them (`seen`), and its other state of a
+    row (`join`, `leave`).
 
     Args:
         like: a tensor on the drafter's device.
@@ -179,6 +180,10 @@ class RowSession:
         with them, since an entry's number is then no longer its position.
         """
         return pairs, fresh
+
+    def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns entries as a draft takes them in, [B, M, ..] each; by default as they were kept."""
+        return entries
 
     def take(self, pending: Pending) -> Blocks:
         """Caches pending pairs, advances the state of their rows, and returns their rows' root."""
@@ -252,7 +257,8 @@ class RowSession:
         starts, fresh = self.counts[first:], self._waiting[first:]
         pairs = by_row(self._stashes, fresh)
         self._stashes = [Stash(range(first, len(self.counts)), pairs, fresh)]
-        found = Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
+        held = [have + more for have, more in zip(starts, fresh, strict=True)]
+        found = Pending(first, self.prepare(pairs), fresh, starts, held)
         return found if self.kept is None else self.within(self.kept, found)
 
     def within(self, kept: WindowEntries, pending: Pending) -> Pending:

@@ -106,8 +106,13 @@ class FeatureSession(RowSession):
         return replace(pending, held=kept.held(pending.first, pending.fresh))
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Returns the network's `inputs` argument, [B, M, 2D]."""
-        return (self._pairs(tokens, self.network.fuse(gather(self.network.spec, features))),)
+        """The tokens [B, M] and their features side by side [B, M, A D]."""
+        return tokens, gather(self.network.spec, features)
+
+    def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns the network's `inputs` argument, [B, M, 2D]: a drafter that drafts nothing fuses nothing."""
+        tokens, features = entries
+        return (self._pairs(tokens, self.network.fuse(features)),)
 
     def join(self, more: int) -> None:
         """Makes room for new rows."""

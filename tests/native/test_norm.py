@@ -28,3 +28,15 @@ def test_the_native_norm_is_llamas(dtype, close):
 def test_with_gradients_it_is_the_same_norm():
     native, norm, x = both(torch.float32)
     torch.testing.assert_close(native(x.requires_grad_()), norm(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_several_norms_side_by_side_are_each_their_own(dtype):
+    noise = torch.Generator().manual_seed(2)
+    weights = 1 + torch.randn(3, 64, generator=noise)
+    x = (torch.randn(2, 5, 192, generator=noise) * 10).to(dtype)
+    found = NativeNorm(weights.to(dtype), 1e-5)(x)
+    parts = [NativeNorm(weight.to(dtype), 1e-5)(part) for weight, part in zip(weights, x.chunk(3, -1), strict=True)]
+    assert torch.equal(found, torch.cat(parts, -1))
+    with_gradients = NativeNorm(weights.to(dtype), 1e-5)(x.clone().requires_grad_())
+    torch.testing.assert_close(with_gradients.detach(), found, rtol=0.02, atol=1e-6)

@@ -273,6 +273,6 @@ def test_what_native_code_would_misread_is_refused() -> None:
     with pytest.raises(ValueError, match="roots are contiguous int64"):
         one._search(plan, torch.tensor([3.0]))
     search = one._search
-    one._session._stashes = [Stash([0], (torch.zeros(1, 5, 3 * SIZE),), [5])]
+    one._session._stashes = [Stash([0], (torch.zeros(1, 5, dtype=torch.int64), torch.zeros(1, 5, 2 * SIZE)), [5])]
     with pytest.raises(ValueError, match="pairs are contiguous"):
         search(plan, torch.tensor([3]))

@@ -8,7 +8,7 @@ from torch import nn
 from specframe import WeightsError
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.neural import checkpoint
+from specframe.neural import TapFusion, checkpoint, native_fusion, round_layers
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 
@@ -108,3 +108,16 @@ def test_a_language_model_in_8_bits_loads_as_any(tmp_path):
     for name, weight in model.state_dict().items():
         step = weight.abs().max() / 127 if weight.dim() == 2 else 0
         assert (found[name] - weight).abs().max() <= step, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fusion_of_taps_in_blocks_is_one_norm_and_one_product(dtype):
+    fusion = TapFusion(3, 64).to(dtype)
+    for norm in fusion.norms:
+        nn.init.normal_(norm.weight, 1.0, 0.3)
+    features = torch.randn(2, 5, 192).to(dtype)
+    rounded = round_layers(fusion, "int8")
+    found = native_fusion(rounded)
+    assert len(list(found.children())) == 2 and native_fusion(fusion) is fusion
+    with torch.no_grad():
+        torch.testing.assert_close(found(features), rounded(features), rtol=0.02, atol=0.02)

@@ -147,3 +147,15 @@ def test_a_long_prompt_does_not_wait_with_rows_of_few_entries():
     one.commit([1] * 8, 4, prompt=False)
     one.draft()
     assert taken == [(7, 2), (7, 2), (1, 200), (8, 1)], "no rectangle of eight rows and 201 entries"
+
+
+def test_nothing_is_fused_until_a_draft_is_asked_for(monkeypatch):
+    one = Follower("eagle")
+    fuse, fused = type(one.drafter.network).fuse, []
+    monkeypatch.setattr(type(one.drafter.network), "fuse", lambda self, x: fused.append(x.shape[1]) or fuse(self, x))
+    one.commit([4], 0, prompt=True)
+    for number in range(1, 5):
+        one.commit([2], number, prompt=False)
+    assert not fused
+    one.draft()
+    assert fused == [12]

@@ -209,7 +209,8 @@ class HFTarget(LoadedModel):
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""
-        return self._taps.whole({tap: values.to(self.dtype) for tap, values in features.items()})
+        dtype = self.dtype  # of a model, which looks for it
+        return self._taps.whole({tap: values.to(dtype) for tap, values in features.items()})
 
     @torch.no_grad()
     def score(self, tree: TokenTree) -> Scores:

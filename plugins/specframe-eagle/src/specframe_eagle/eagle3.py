@@ -20,6 +20,7 @@ from specframe.neural import (
     TextWindow,
     checkpoint,
     layer_config,
+    native_fusion,
     native_norm,
     round_layers,
     seeded,
@@ -141,10 +142,10 @@ class Eagle3(NeuralDrafter[Wide]):
         return network
 
     def round(self, network: Wide, quantization: Quantization) -> Wide:
-        """A copy of the network in few bits, its last norm computed as within whole drafts."""
+        """A copy of the network in few bits, its norms computed by native code, the last as within whole drafts."""
         rounded = round_layers(network, quantization)
         if rounded.native is not None and rounded.layer.packed is not None:
-            rounded.norm = native_norm(rounded.norm)
+            rounded.norm, rounded.fusion = native_norm(rounded.norm), native_fusion(rounded.fusion)
         return rounded
 
     def check_layout(self, layout: Layout3, weights: str) -> None:

@@ -138,11 +138,15 @@ class FlashSession(FeatureSession):
         self.ends: list[int] = []
         """The position behind each row's last pair."""
 
+    def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns the entries as they were kept: an image's are made of all its pairs at once."""
+        return entries
+
     def entries(
         self, pairs: tuple[Tensor, ...], committed: Committed, fresh: list[int]
     ) -> tuple[tuple[Tensor, ...], list[int]]:
         """The entries of newly committed pairs with their positions, [B, E, 2H] and [B, E], and each row's number."""
-        (values,) = pairs
+        (values,) = super().prepare(pairs)
         if committed.prompt is None:
             starts = tensor_on(values.device, self.ends)
             self.ends = [end + more for end, more in zip(self.ends, fresh, strict=True)]

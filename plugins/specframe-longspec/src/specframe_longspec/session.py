@@ -52,6 +52,10 @@ class LongSession(FeatureSession):
         """The tokens' embeddings, [B, M, D]."""
         return (self.embed(tokens),)
 
+    def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns the embeddings."""
+        return entries
+
     def take(self, pending: Pending) -> Blocks:
         """Caches the keys and values of pending tokens; the root's outputs are made when a draft begins."""
         (x, *_), starts, device = pending.pairs, pending.starts, pending.pairs[0].device

@@ -166,8 +166,12 @@ class PackedLayers:
 
     def _pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
         """Pointers to each layer's tap of a kind, or null."""
-        places = [taps.get(f"{kind}.{layer}") for layer in range(self.shape.layers)]
-        return (ctypes.c_void_p * len(places))(*(None if place is None else place.data_ptr() for place in places))
+        pointers = (ctypes.c_void_p * self.shape.layers)()
+        for name, values in taps.items():
+            of, _, layer = name.partition(".")
+            if of == kind and int(layer) < len(pointers):
+                pointers[int(layer)] = values.data_ptr()
+        return pointers
 
     def _check_memory(self, blocks: Tensor) -> None:
         """Raises ValueError for a cache of another dtype, or of other layers or heads, than these."""

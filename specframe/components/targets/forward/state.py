@@ -161,10 +161,11 @@ class State:
     def take(self, features: Mapping[str, Tensor]) -> None:
         """Keeps the features of a forward pass over prompts or trees until their commit."""
         self.features = {tap: values for tap, values in features.items() if not is_query(tap)}
-        queries = [
-            features[tap] for tap in (f"query.{layer}" for layer in range(len(self.cache.layers))) if tap in features
-        ]
-        self._queries = torch.stack(queries) if len(queries) == len(self.cache.layers) else None
+        self._queries = None
+        if len(self.features) < len(features):
+            queries = [features.get(f"query.{layer}") for layer in range(len(self.cache.layers))]
+            known = [values for values in queries if values is not None]
+            self._queries = torch.stack(known) if len(known) == len(queries) else None
 
     def _forget_ahead(self) -> None:
         self.ahead, self._ahead_features = [], []

@@ -24,7 +24,7 @@ from specframe.kernel.folders import cache_folder
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(
     Path(__file__).with_name(f"{name}.h")
-    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft")
+    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "votes")
 )
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
@@ -76,6 +76,16 @@ class Batch(Structure):
     )
 
 
+class Ballot(Structure):
+    """Queries that choose among pieces of texts."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("layers", "rows", "heads", "sharing", "steps", "size")),
+        *((name, c_int64) for name in ("slots", "first", "tiles", "count")),
+        *((name, c_void_p) for name in ("queries", "pieces", "asked", "ends", "best")),
+    )
+
+
 @cache
 def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """The native library, compiled first unless the cache has it whole for this processor, compiler and source.
@@ -108,7 +118,8 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     loaded.specframe_recur.argtypes = [
         *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
     ]
-    for name in ("multiply", "decode", "recur", "draft"):
+    loaded.specframe_vote.argtypes = [POINTER(Ballot)]
+    for name in ("multiply", "decode", "recur", "draft", "vote"):
         function = getattr(loaded, f"specframe_{name}")
         function.restype = _succeed
     return loaded

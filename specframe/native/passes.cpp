@@ -353,5 +353,6 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   return 1;
 }
 
+#include "votes.h"
 #include "lstm.h"   // which calls these functions, and
 #include "draft.h"  // which calls all

@@ -33,6 +33,7 @@
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Cells` | an LSTM in few bits |
 | `tensor_on` | a tensor of the host's numbers, on a device that the host does not wait for |
+| `PieceKeys` | keys of pieces of texts, among which native code chooses by queries |
 | `native_norm`, `native_fusion` | the norm before a head, and a fusion of taps, as native code computes them |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |

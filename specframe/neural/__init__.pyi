@@ -1,6 +1,7 @@
 """The names of specframe.neural."""
 
 from specframe.native.modules import Cells as Cells
+from specframe.native.votes import PieceKeys as PieceKeys
 from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache

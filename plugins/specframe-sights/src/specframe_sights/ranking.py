@@ -47,10 +47,13 @@ class Ranking:
         ends = tensor_on(device, begins) // self._size
         older = torch.arange(scores.shape[-1], device=device) < ends[:, None, None]  # [R, 1, C]
         count = min(self._most, scores.shape[-1])
-        best = scores.masked_fill(~older, -torch.inf).topk(count, -1).indices
-        if len(self._pieces) != len(scores) or self._pieces.shape[1] < slots:
-            self._pieces = best.new_zeros(len(scores), slots, scores.shape[2], self._most)
-        self._pieces[:, list(rows)] = pad(best, (0, self._most - count))
+        self.put_best(rows, scores.masked_fill(~older, -torch.inf).topk(count, -1).indices, begins, slots)
+
+    def put_best(self, rows: Sequence[int], best: Tensor, begins: Sequence[int], slots: int) -> None:
+        """Puts the pieces of rows that were ranked already, [layers, R, heads of keys, budget / size or fewer]."""
+        if len(self._pieces) != len(best) or self._pieces.shape[1] < slots:
+            self._pieces = best.new_zeros(len(best), slots, best.shape[2], self._most)
+        self._pieces[:, list(rows)] = pad(best, (0, self._most - best.shape[3]))
         self._begins += [0] * (max(rows) + 1 - len(self._begins))
         for row, begin in zip(rows, begins, strict=True):
             self._begins[row] = begin
@@ -65,18 +68,15 @@ class Ranking:
             min((self._budget - have + start) // size, begin // size)
             for start, begin, have in zip(starts, self._begins, memory.counts, strict=True)
         ]
-        width = max(
-            taken * size + have - start for taken, start, have in zip(ranked, starts, memory.counts, strict=True)
-        )
-        taken, start = tensor_on(device, [ranked, starts])[..., None]  # [B, 1] each
-        order = torch.arange(self._most, device=device)
-        pieces = self._pieces[:, : len(starts)]  # [layers, B, heads, most]
-        pieces = pieces.masked_fill((order >= taken)[:, None], memory.keys.shape[3]).sort(-1).values
-        place = torch.arange(width, device=device)
-        older = pieces[..., (place // size).clamp(max=self._most - 1)] * size + place % size
-        newer = start + place - taken * size  # [B, K]
-        newer = newer.masked_fill(newer >= memory.count[:, None], -1)
-        return ChosenSlots(torch.where((place < taken * size)[:, None], older, newer[:, None]))
+        ends = [taken * size + have - start for taken, start, have in zip(ranked, starts, memory.counts, strict=True)]
+        layers, _, heads, _ = self._pieces.shape
+        slots = self._pieces.new_full((layers, len(ends), heads, max(ends)), -1)
+        within = torch.arange(size, device=device)
+        for row, (taken, start, end) in enumerate(zip(ranked, starts, ends, strict=True)):
+            best = self._pieces[:, row, :, :taken].sort(-1).values * size
+            slots[:, row, :, : taken * size] = (best[..., None] + within).flatten(2)
+            slots[:, row, :, taken * size : end] = torch.arange(start, start + end - taken * size, device=device)
+        return ChosenSlots(slots)
 
 
 class PromptRanking:

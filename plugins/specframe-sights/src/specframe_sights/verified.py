@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.neural import tensor_on
+from specframe.neural import PieceKeys, tensor_on
 from specframe.plugin import ChosenSlots, Committed, CommittedMemory
-from specframe_sights.means import MeanKeys
+from specframe_sights.means import MeanKeys, PackedMeans
 from specframe_sights.ranking import Ranking
 
 
@@ -20,7 +20,8 @@ class Verified:
 
     Sources: SparseSpec (Zhao et al. 2025, arXiv 2512.01278) and SpecAttn (2026, arXiv 2602.07223). There, the
     verification keeps its scores of every token. Computing those again would take longer than drafts save, and means of
-    8 keys take an eighth of it; `chunk: 1` scores every token.
+    8 keys take an eighth of it; `chunk: 1` scores every token. Native code, where in use, computes them from
+    means and queries in bfloat16.
 
     Options:
         budget: the most tokens that are seen
@@ -37,7 +38,8 @@ class Verified:
             raise InputError(f"verified: a budget of {budget} is less than recent + 2 * chunk = {least}")
         self.budget, self.chunk, self.recent = budget, chunk, recent
         self._slots = 0
-        self._ranking, self._means = Ranking(chunk, budget), MeanKeys(chunk)
+        self._ranking, self._means, self._packed = Ranking(chunk, budget), MeanKeys(chunk), PackedMeans(chunk)
+        self._native: bool | None = None  # whether native code ranks; it stays so for a session
 
     def smaller(self) -> Verified:
         """The same of single tokens: the first one, one that was attended to, and the newest."""
@@ -48,6 +50,8 @@ class Verified:
         self._slots = slots
         self._ranking.clear()
         self._means.clear()
+        self._packed.clear()
+        self._native = None
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
         """Ranks the chunks of the rows that were just verified."""
@@ -55,6 +59,20 @@ class Verified:
         first = rows - len(committed.count)
         begins = [max(0, have - self.recent) // self.chunk * self.chunk for have in memory.counts[first:]]
         ends = [begin // self.chunk for begin in begins]
+        if self._native is None:
+            self._native = PieceKeys.fits(memory.keys)
+        if self._native:
+            queries = memory.queries
+            asked = [min(count, queries.shape[3]) for count in committed.count.tolist()]
+            pieces = self._packed.read(memory, range(first, rows), ends, self._slots)
+            best = pieces.best(first, queries, asked, ends, self.budget // self.chunk)
+            self._ranking.put_best(range(first, rows), best, begins, self._slots)
+        else:
+            self._ranking.put(range(first, rows), self._votes(committed, memory, first, ends), begins, self._slots)
+
+    def _votes(self, committed: Committed, memory: CommittedMemory, first: int, ends: list[int]) -> Tensor:
+        """The scores of the chunks of the rows from `first` on, [layers, R, heads of keys, C]."""
+        rows = len(memory.counts)
         means = self._means.of(memory, range(first, rows), ends, self._slots)  # [layers, R, heads of keys, C, D]
         queries = memory.queries.unflatten(2, (means.shape[2], -1))  # [layers, R, heads of keys, shared, T, D]
         logits = queries.flatten(3, 4) @ means.transpose(-1, -2)  # [layers, R, heads of keys, shared * T, C]
@@ -66,7 +84,7 @@ class Verified:
             shares = shares * asked.repeat(1, queries.shape[3])[:, None, :, None]
         votes = shares.sum(3)
         votes[..., :1] = torch.inf
-        self._ranking.put(range(first, rows), votes, begins, self._slots)
+        return votes
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots of the best chunks, and those of all newer tokens."""
@@ -76,3 +94,4 @@ class Verified:
         """Keeps these rows, int64 [R], in this order."""
         self._ranking.keep(rows)
         self._means.keep(rows)
+        self._packed.keep(rows)

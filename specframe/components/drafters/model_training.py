@@ -28,6 +28,7 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Drafts
 from specframe.native.sight import Mask
 from specframe.neural.cache import cache_name
+from specframe.neural.heads import last_place
 from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
 
 SIZES = (
@@ -152,7 +153,7 @@ def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: floa
     cache = {cache_name(model): DynamicCache()}
     read = 0
     for place in range(first, texts.shape[1]):
-        logits = model(texts[:, read:place], use_cache=True, logits_to_keep=1, **cache).logits[:, -1]
+        logits = model(texts[:, read:place], use_cache=True, logits_to_keep=last_place(texts), **cache).logits[:, -1]
         drawn = torch.multinomial((logits.float() / temperature).softmax(-1), 1)[:, 0]
         texts[:, place] = torch.where(place >= start, drawn, texts[:, place])
         read = place
@@ -242,7 +243,7 @@ def read_exits(
             stack.callback(layer.register_forward_hook(partial(_leave_out, runs), with_kwargs=True).remove)
         for count in exits:
             stack.callback(found[1][count - 1].register_forward_hook(make_hook(str(count), states)).remove)
-        model(tokens, use_cache=False, logits_to_keep=1)
+        model(tokens, use_cache=False, logits_to_keep=last_place(tokens))
     return [partial(ending, tokens, states[str(count)]) for count in exits]
 
 

@@ -141,3 +141,16 @@ def test_hooks_go_even_when_the_forward_fails(build):
 def test_training_mode_is_refused(build):
     with pytest.raises(InputError, match="training mode"):
         HFTarget.from_model(build("llama").train()).teach(torch.tensor([[1]]), torch.ones(1, 1).bool())
+
+
+def test_an_lm_head_that_is_left_out_reads_one_contiguous_place_a_text(build):
+    model = build("llama")
+    target = HFTarget.from_model(model)
+    target.request(frozenset({"last"}))
+    read = []
+    model.lm_head.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0]))
+    tokens = torch.tensor([PROMPTS[0][:4]] * 3)
+    for _ in range(2):  # the first time its head's rule is found out
+        read.clear()
+        target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    assert [(states.shape[:2], states.is_contiguous()) for states in read] == [((3, 1), True)], "or the head is copied"

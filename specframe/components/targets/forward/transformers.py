@@ -20,6 +20,7 @@ from specframe.kernel.types import Drafts, Teacher
 from specframe.native.sight import Causal, Tree
 from specframe.neural.cache import SlotCache, cache_name
 from specframe.neural.forward import Features, Output, Pass, gather_each
+from specframe.neural.heads import last_place
 
 KEPT = 64
 """Largest number of layer choices kept as models of their own; a search tries many more."""
@@ -91,7 +92,7 @@ class TransformersForward:
         if self.trims and isinstance(asked.keep, Tensor):
             options["logits_to_keep"], which = torch.unique(asked.keep, return_inverse=True)
         elif self.trims and asked.headless:
-            options["logits_to_keep"] = 1
+            options["logits_to_keep"] = last_place(asked.tokens)
         logits, features = self._run(asked, options)
         if asked.headless:
             return None, features
@@ -132,7 +133,7 @@ class TransformersForward:
         tokens, mask = texts
         options: dict[str, Any] = {"use_cache": False, **inputs}
         if lazy := drafts is None and read is not None and self.trims:
-            options["logits_to_keep"] = 1
+            options["logits_to_keep"] = last_place(tokens)
         if drafts is not None:
             options |= options_of_drafts(drafts, context, self.views, self._dtype)
         with self.taps.listening(taps, tokens=tokens) as features:

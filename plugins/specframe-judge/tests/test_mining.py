@@ -161,8 +161,11 @@ def test_a_fitted_head_finds_what_is_planted_on_problems_it_has_not_seen():
 
 def test_thresholds_let_through_no_more_than_their_share():
     scores, right = torch.tensor([0.1, 0.2, 0.3, 0.9, 0.5]), torch.tensor([False, False, False, True, True])
-    assert operating(scores, right, 0.0).harmful == 0 and operating(scores, right, 0.0).harmless == 1
-    assert operating(scores, right, 0.4).harmful == pytest.approx(1 / 3)
+    numbers = [0, 1, 1, 2, 2]
+    none, one = (operating(scores, right, share, numbers) for share in (0.0, 0.4))
+    assert none.harmful == none.answers == 0 and none.harmless == 1
+    assert one.harmful == one.answers == pytest.approx(1 / 3)
+    assert operating(scores, right, 0.9, numbers).answers == pytest.approx(1 / 3)  # two tokens of one problem
     assert area(scores, right) == 1 and area(-scores, right) == 0
 
 

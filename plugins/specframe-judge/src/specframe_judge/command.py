@@ -135,10 +135,11 @@ def _report(fitted: Fitted, chosen: Operating, mined: Mined, out: Path) -> str:
         _progress(mined, len(mined)),
         f"a harmless token is ranked above a harmful one in {fitted.area:.0%} of pairs, by -log p alone in "
         f"{fitted.surprise_area:.0%} (problems that the head was not fitted to; L2 {fitted.penalty:g})",
-        "harmful let through   judge: threshold, harmless kept   surprise: limit, harmless kept",
+        "harmful let through   judge: threshold, harmless kept, answers at risk   surprise: limit, the same",
     ]
     for point, other in zip(fitted.points, fitted.surprise_points, strict=True):
-        ours, theirs = f"{point.threshold:.3f}  {point.harmless:.0%}", f"{-other.threshold:.2f}  {other.harmless:.0%}"
-        lines.append(f"{point.harmful:>18.0%}   {ours:>30}   {theirs:>30}")
+        ours = f"{point.threshold:.3f}  {point.harmless:>4.0%}  {point.answers:>4.0%}"
+        theirs = f"{-other.threshold:.2f}  {other.harmless:>4.0%}  {other.answers:>4.0%}"
+        lines.append(f"{point.harmful:>19.0%}   {ours:>48}   {theirs:>25}")
     where = f"verifier: {{use: judge, weights: {out}, threshold: {chosen.threshold:.3f}}}"
     return "\n".join([*lines, f"written to {out}", where])

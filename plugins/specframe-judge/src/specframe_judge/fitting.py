@@ -30,6 +30,8 @@ class Operating:
     """Share of harmful tokens that pass."""
     harmless: float
     """Share of harmless tokens that pass."""
+    answers: float
+    """Share of the problems with a harmful token that passes: so many answers may be lost."""
     threshold: float
 
 
@@ -59,7 +61,8 @@ def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:
     harmless = torch.tensor([label.harmless for _, label in flat], dtype=torch.float64)  # [L]
     require_both(int(harmless.sum()), int((1 - harmless).sum()))
     features = torch.stack([label.refusal.feature for _, label in flat]).double()  # [L, D]
-    fold = _folds([number for number, _ in flat], seed)  # [L]
+    numbers = [number for number, _ in flat]
+    fold = _folds(numbers, seed)  # [L]
     guesses = {penalty: _out_of_fold(features, harmless, fold, penalty) for penalty in PENALTIES}
     penalty = min(PENALTIES, key=lambda it: float(F.binary_cross_entropy_with_logits(guesses[it], harmless)))
     right = harmless.bool()
@@ -70,8 +73,8 @@ def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:
         penalty=penalty,
         area=area(judged, right),
         surprise_area=area(likely, right),
-        points=tuple(operating(judged, right, share) for share in SHARES),
-        surprise_points=tuple(operating(likely, right, share) for share in SHARES),
+        points=tuple(operating(judged, right, share, numbers) for share in SHARES),
+        surprise_points=tuple(operating(likely, right, share, numbers) for share in SHARES),
     )
 
 
@@ -102,12 +105,17 @@ def logistic_regression(features: Tensor, harmless: Tensor, penalty: float) -> L
     return head
 
 
-def operating(scores: Tensor, right: Tensor, share: float) -> Operating:
-    """The threshold above which at most this share of the harmful tokens lies, given scores [L] and labels [L] bool."""
+def operating(scores: Tensor, right: Tensor, share: float, numbers: Sequence[int]) -> Operating:
+    """The threshold above which at most this share of the harmful tokens lies.
+
+    Given are scores [L], labels [L] bool, and the problem of each label.
+    """
     harmful = scores[~right].sort(descending=True).values
     threshold = float(harmful[min(int(share * len(harmful)), len(harmful) - 1)])
     passed = scores > threshold
-    return Operating(float(passed[~right].double().mean()), float(passed[right].double().mean()), threshold)
+    problems = torch.tensor(numbers)
+    lost = len(problems[passed & ~right].unique()) / len(problems.unique())
+    return Operating(float(passed[~right].double().mean()), float(passed[right].double().mean()), lost, threshold)
 
 
 def area(scores: Tensor, right: Tensor) -> float:

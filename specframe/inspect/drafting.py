@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean, median
+
 from specframe.decoding.clock import Clock
 
 
@@ -32,3 +35,17 @@ class DraftTimes:
             first, before = self._first
             self.passes[-1] = (spent - first) / (calls - before)
             self.read[-1] = max(0.0, first - before * self.passes[-1]) / self._tokens
+
+
+def paired_medians(turns: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The seconds of each size, in ascending order, given those of every turn, in which all sizes were timed.
+
+    A size's is the median over turns of its ratio to its turn's mean, times the median of these means: a machine that
+    is slow for some turns changes no ratio. Where no turn timed all sizes, it is the median of its seconds.
+    """
+    sizes = sorted({size for turn in turns for size in turn})
+    if not (whole := [turn for turn in turns if len(turn) == len(sizes)]):
+        return {size: median(turn[size] for turn in turns if size in turn) for size in sizes}
+    means = [geometric_mean(turn.values()) for turn in whole]
+    unit = median(means)
+    return {size: unit * median(turn[size] / mean for turn, mean in zip(whole, means, strict=True)) for size in sizes}

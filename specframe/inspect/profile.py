@@ -22,7 +22,7 @@ from specframe.components.trees.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt, load
 from specframe.files.provenance import write_json
-from specframe.inspect.drafting import DraftTimes
+from specframe.inspect.drafting import DraftTimes, paired_medians
 from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
@@ -163,8 +163,8 @@ def profile(
     not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of `sizes` is the node
     count of a tree to be timed, root included, 1 being plain decoding; the comb is always timed. The drafter's forward
     pass is timed in a chain, which a drafter may search in one call; of the comb every proposal is read. The trees take
-    turns, prompt by prompt, because a machine drifts; the median is reported. Raises InputError for a drafter that
-    makes its own trees.
+    turns, prompt by prompt, because a machine drifts; what is reported are `paired_medians`. Raises InputError for a
+    drafter that makes its own trees.
     """
     if isinstance(pipeline, str | FilePath):
         pipeline = load(pipeline)
@@ -186,7 +186,7 @@ def profile(
             pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
         else:
             pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
-    clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
+    combs, turns = list[Clock](), dict[int, dict[int, float]]()  # seconds of a cycle, by the first prompt and size
     longest: list[int] = []  # by cycle
     drafting = DraftTimes()
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
@@ -204,12 +204,13 @@ def profile(
                 drafting.count(clock)
         clock.settle()
         if clock.calls["score"]:  # else the first token was the last
-            clocks[size].append(clock)
-    if not all(clocks.values()):
+            turns.setdefault(start, {})[size] = _cycle_seconds(clock)
+            if size == comb.shape.nodes:
+                combs.append(clock)
+    if not all(any(size in turn for turn in turns.values()) for size in pipelines):
         raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
-    del clocks[CHAIN]
-    combs = clocks[comb.shape.nodes]
-    seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
+    seconds = paired_medians(list(turns.values()))
+    del seconds[CHAIN]
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))
     rows_together = min(pipeline.run.batch, len(prompts))

@@ -19,7 +19,7 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.drafting import DraftTimes
+from specframe.inspect.drafting import DraftTimes, paired_medians
 from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, lengthen, profile, take_turns
 from specframe.kernel.errors import InputError
@@ -187,3 +187,14 @@ def test_the_command_prints_the_table_and_writes_it(recipe, tmp_path, capsys):
     assert main(["profile", str(recipe), "run.prompts=[]"]) == 2
     assert main(["profile", str(recipe), "--width", "0"]) == 2
     assert main(["profile", str(recipe), "--draw", "iid", "verifier.use=typical"]) == 2
+
+
+def test_a_machine_that_is_slow_for_some_turns_changes_no_ratio():
+    true, slow = {0: 1.0, 1: 2.0, 4: 3.0}, [1.0, 5.0, 1.0, 1.2, 7.0, 1.1]
+    turns = [{size: seconds * factor for size, seconds in true.items()} for factor in slow]
+    turns[2][4] *= 1.4  # a disturbance within a turn
+    found = paired_medians([*turns, {1: 100.0}])  # of an answer that ended with its first token
+    assert list(found) == [0, 1, 4]
+    assert [found[size] / found[0] for size in (1, 4)] == pytest.approx([2.0, 3.0])
+    assert 1.0 <= found[0] <= 1.3
+    assert paired_medians([{1: 2.0}, {4: 5.0}, {1: 4.0}]) == {1: 3.0, 4: 5.0}

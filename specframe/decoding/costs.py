@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
 import torch
 
 from specframe.decoding.alongside import using
@@ -30,7 +32,9 @@ from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.build import processor
 
-EDITION = 4
+log = logging.getLogger(__name__)
+
+EDITION = 5
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
@@ -42,8 +46,10 @@ LONGER_SIZES = (1, 2, 4, 8, 16)
 REPEATS, LONGER_REPEATS = 9, 3
 LARGEST = 2**30
 """Bytes of keys and values beyond which a number of committed tokens is not timed."""
-DRAFTED = 16
-"""Tokens that are decoded to time the drafter."""
+DRAFTED, RUNS = 16, 3
+"""Tokens that are decoded to time the drafter, and how often."""
+BUSY, GLANCE = 20.0, 0.2
+"""Percentage of the processors' time that other programs take of a busy machine, and seconds of a look at it."""
 
 
 def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | None:
@@ -90,8 +96,9 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     """The costs of forward passes of target and drafter on this machine, timed the first time and kept.
 
     They are kept with fetched models and the native library, for the kind of model, drafter, processor and number of
-    threads. The target's are kept apart, too: with another drafter, that one alone is timed. None where a tree's size
-    is not chosen by costs: on an accelerator, and for targets without a fingerprint.
+    threads. The target's are kept apart, too: with another drafter, that one alone is timed. Those of a busy machine
+    are timed again as soon as it is quiet. None where a tree's size is not chosen by costs: on an accelerator, and for
+    targets without a fingerprint.
     """
     target = parts.target
     text = text_of(target)
@@ -101,36 +108,62 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     name = json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str)
     with using(parts.threads.target if parts.threads else None):
         here = (processor(), torch.get_num_threads())
-        note = cache_folder() / "costs" / f"{_digest(EDITION, model, name, *here)}.json"
-        with suppress(InputError):  # not there, or not whole: it is timed
-            return read_costs(note)
-        passes = _passes(target, note.parent / "passes" / f"{_digest(EDITION, model, *here)}.json")
+        notes, machine = cache_folder() / "costs", Machine()
+        note = notes / f"{_digest(EDITION, model, name, *here)}.json"
+        if (kept := _kept(note, machine)) is not None:
+            return kept
+        busy = machine.busy  # before anything is timed
+        passes = _passes(target, notes / "passes" / f"{_digest(EDITION, model, *here)}.json", machine)
         costs = replace(passes, draft=_draft_seconds(parts))
-    _keep(note, costs)
+    _keep(note, costs, busy)
     return costs
 
 
-def _passes(target: Any, note: Path) -> Costs:
+class Machine:
+    """The machine as it is now; it is looked at once, when first asked for."""
+
+    @cached_property
+    def busy(self) -> float:
+        """Percentage of the processors' time that other programs take; this one sleeps meanwhile."""
+        share: float = psutil.cpu_percent(GLANCE)
+        return share
+
+
+def _kept(note: Path, machine: Machine) -> Costs | None:
+    """The costs of a note; None where there is none, or it is not whole, or of a busy machine that is quiet now."""
+    try:
+        costs = read_costs(note)
+        then = float(json.loads(note.read_text(encoding="utf-8")).get("busy", 0.0))
+    except (InputError, OSError, ValueError, TypeError):
+        return None
+    if then >= BUSY > machine.busy:
+        log.info("costs were timed when other programs took %.0f%% of the processors; they are timed again", then)
+        return None
+    return costs
+
+
+def _passes(target: Any, note: Path, machine: Machine) -> Costs:
     """The costs of a target's forward passes, whichever drafter they were timed with first."""
-    with suppress(InputError):
-        return read_costs(note)
+    if (kept := _kept(note, machine)) is not None:
+        return kept
     with alone(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
         longer = time_longer(target)
     costs = _with_longer(Costs.of(seconds, 0.0), longer)
-    _keep(note, costs)
+    _keep(note, costs, machine.busy)
     return costs
 
 
-def _keep(note: Path, costs: Costs) -> None:
+def _keep(note: Path, costs: Costs, busy: float) -> None:
     """Writes a note; where the cache cannot be written, only the next start is slower."""
     with suppress(SpecframeError):
         longer = {tokens: dict(passes) for tokens, passes in costs.longer}
-        write_json(note, {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft})
+        times = {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft}
+        write_json(note, {**times, "busy": busy})
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The median seconds of a forward pass by number of nodes, after a text of 128 tokens; the sizes take turns.
+    """The fewest seconds of a forward pass by number of nodes, after a text of 128 tokens; the sizes take turns.
 
     In a shorter context the text takes half of it.
     """
@@ -169,7 +202,10 @@ def _imagined(target: Any, length: int) -> Prompts:
 
 @torch.inference_mode()
 def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], repeats: int) -> dict[int, float]:
-    """The median seconds of forward passes behind a prompt by number of nodes; the sizes take turns."""
+    """The fewest seconds of forward passes behind a prompt by number of nodes; the sizes take turns.
+
+    Other programs make a pass slower, never faster.
+    """
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
     target.open(1, prompt.tokens.shape[1] + 1 + max(times))
     tree, _ = target.admit(prompt)
@@ -181,7 +217,7 @@ def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], repeats: int) -> 
             target.score(_chain(tree.tokens[:, 0], size)).logits.argmax(-1).tolist()
             if turn:  # the first warms up
                 found.append(perf_counter() - start)
-    return {size: median(found) for size, found in times.items()}
+    return {size: min(found) for size, found in times.items()}
 
 
 def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
@@ -191,7 +227,7 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 
 
 def _draft_seconds(parts: Parts) -> float:
-    """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
+    """The seconds of a drafter's forward pass, over a short text; 0 where no tree policy asks for one.
 
     For a `TimedDrafter` it is that of the drafter in it. A drafter that learns from or remembers decoded text is not
     run for it.
@@ -205,11 +241,13 @@ def _draft_seconds(parts: Parts) -> float:
     prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
     request = Request(tokens=prompt, max_new_tokens=DRAFTED)
     room = len(prompt) + budget(request, target.context, 0) + untimed.nodes
-    for _ in range(2):  # the first warms up
+    found = []
+    for _ in range(1 + RUNS):  # the first warms up
         clock = Clock()
         with alone(target), watch(untimed, clock) as timed:
             Session(timed, 1, room, clock=clock).run([request])
-    return clock.seconds["drafter"] / max(clock.calls["drafter"], 1)
+        found.append(clock.seconds["drafter"] / max(clock.calls["drafter"], 1))
+    return min(found[1:])
 
 
 def _digest(*parts: object) -> str:

@@ -22,7 +22,7 @@ from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
-from specframe.sampling.laws import at_least_float32, first_argmax
+from specframe.sampling.laws import first_argmax
 from specframe.training.processes import Processes
 from specframe.training.texts import Texts
 
@@ -75,9 +75,7 @@ class SupportLaws:
             logits = (
                 teacher.part(part).logits[0] if isinstance(teacher, LazyTeacher) else teacher.logits.flatten(0, 1)[part]
             )
-            logits = at_least_float32(logits)
-            normaliser[part] = logits.logsumexp(-1).float()
-            best[part] = first_argmax(logits)
+            normaliser[part], best[part] = logits.float().logsumexp(-1), first_argmax(logits)
         return normaliser.view_as(teacher.mask), best.view_as(teacher.mask)
 
     def over_support(self, teacher: Teacher, normaliser: Tensor, best: Tensor) -> LazyTeacher:

@@ -227,3 +227,15 @@ def test_costs_behind_more_tokens_are_kept(cache):
     assert costs is not None and [tokens for tokens, _ in costs.longer] == [1024]
     assert long_pipeline(1200).parts.costs == costs
     assert costs.behind(1024).passes != costs.passes
+
+
+def test_those_of_a_busy_machine_are_timed_again_when_it_is_quiet(cache, monkeypatch):
+    timed, real = [], timing.time_forwards
+    monkeypatch.setattr(timing, "time_forwards", lambda *given: timed.append(1) or real(*given))
+    for busy, times in ((55.0, 1), (80.0, 1), (3.0, 2), (90.0, 2), (3.0, 2)):
+        monkeypatch.setattr(timing.psutil, "cpu_percent", lambda seconds, busy=busy: busy)
+        found = pipeline(costs="measured").parts.costs
+        assert len(timed) == times, f"at {busy}%"
+    (note,), (passes,) = cache.glob("*.json"), cache.glob("passes/*.json")
+    assert json.loads(note.read_text())["busy"] == json.loads(passes.read_text())["busy"] == 3.0
+    assert read_costs(note) == found

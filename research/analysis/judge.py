@@ -6,7 +6,8 @@
 questions with the recipe's drafter, `match` first, a part of the questions at a time. What is measured is appended to
 FILE; the same command goes on with the rest, and ends with a line of figures each. Nothing is timed: none of these
 figures depends on the machine's load. ``show sums=FILE humaneval=FILE`` keeps the figures in judge.json, and makes the
-picture and the tables of docs/methods/judge.md of them; without a FILE it makes them of what is kept.
+picture and the tables of docs/methods/judge.md of them; without a FILE it makes them of what is kept. ``sums-10=FILE``
+is for sums with ``--override tree.depth=10``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PAGE = DOCS / "methods" / "judge.md"
 PICTURE = DOCS / "pictures" / "judge.svg"
 RULES = {"judge": "threshold", "surprise": "limit"}
 """The rules with the option that is varied."""
-TITLES = {"sums": "two-step sums", "humaneval": "HumanEval"}
+TITLES = {"sums": "two-step sums", "sums-10": "the same, chains of ten", "humaneval": "HumanEval"}
 LOSS, GAIN = -2.0, 1.25
 """The aim: at most so many points lost, at so many times the tau of `match`."""
 
@@ -142,7 +143,7 @@ def draw(numbers: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
     """A panel per set: the change of quality against tau, a line per rule, the region of the aim shaded."""
     sets = [name for name in TITLES if name in numbers]
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    panels = figure.subplots(1, len(sets), squeeze=False)[0]
+    panels = figure.subplots(1, len(sets), squeeze=False, sharex=True, sharey=True)[0]
     for axes, name in zip(panels, sets, strict=True):
         for number, rule in enumerate(RULES):
             found = sorted((each for each in numbers[name] if rule_of(each)[0] == rule), key=lambda each: each["ratio"])
@@ -153,11 +154,13 @@ def draw(numbers: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
                 look: dict[str, Any] = {"color": COLOURS[1 + number], "marker": MARKERS[number], "capsize": 2}
                 axes.errorbar([each["ratio"] for each in found], values, yerr=errors, label=f"`{rule}`", **look)
         axes.plot([1], [0], "k*", label="`match`")
-        axes.autoscale_view()
-        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        axes.set(title=TITLES[name], xlabel="tau, times `match`'s")
+    panels[0].autoscale_view()
+    (left, right), (bottom, top) = panels[0].get_xlim(), panels[0].get_ylim()
+    for axes in panels:
         axes.fill_between([GAIN, right], LOSS, top, color="0.93", zorder=0, linewidth=0)
-        axes.set(xlim=(left, right), ylim=(bottom, top), title=TITLES[name], xlabel="tau, times `match`'s")
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+        axes.set(xlim=(left, right), ylim=(bottom, top))
     panels[0].set_ylabel("change of right answers, points")
     panels[0].legend()
     return figure

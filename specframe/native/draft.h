@@ -33,7 +33,8 @@ struct Rows {
   const float *cosine, *sine;       // [.., rotary / 2], of every position
   const int64_t* held;              // [B], pairs of each, the new ones included
   float* outputs;                   // [B, K, D], of the layers at each row's last K pairs
-  const float* states;              // [B, recurrent, 2, D], of the LSTM behind them
+  float* states;                    // [B, recurrent, 2, D], of the LSTM behind them
+  float* tail;                      // [B, K - 1, D], what the LSTM made of the last K - 1 pairs
   int64_t shift;                    // a row's pairs begin at this slot
   const int64_t* roots;             // [B], the last committed tokens
   int64_t sinks, recent;            // a row's first and its newest pairs, which are seen
@@ -46,7 +47,7 @@ struct Rows {
   }
 };
 
-// Newly committed pairs, of the rows from `first` on, for K = 1.
+// Newly committed pairs, of the rows from `first` on.
 struct Pairs {
   int64_t first, most;   // rows before the first have none; none has more than the most
   const void* values;    // [B - first, most, 2 D], embedding and feature side by side
@@ -76,7 +77,12 @@ struct Passes {
   // The states of `nodes` pairs of every row from `first` on, which see the slots below `end` that are visible to them.
   // An LSTM runs over each K pairs, on from what is `carried`.
   void run(int64_t first, int64_t nodes, int64_t end) {
-    const int64_t rows = m.rows - first, many = rows * nodes;
+    enter((m.rows - first) * nodes);
+    layers(first, nodes, end);
+  }
+
+  // What enters the layers, of so many pairs.
+  void enter(int64_t many) {
     states.resize(many * width);
     if (n.fusion.outputs) {
       if (specframe_multiply(&n.fusion, pairs.data(), many, states.data())) throw std::bad_alloc();
@@ -91,6 +97,11 @@ struct Passes {
         std::memcpy(states.data() + i * width, pairs.data() + (2 * i + 1) * width, width * sizeof(float));
       }
     }
+  }
+
+  // Runs the layers over `states`, [B - first, nodes, D].
+  void layers(int64_t first, int64_t nodes, int64_t end) {
+    const int64_t rows = m.rows - first, many = rows * nodes;
     Batch batch = {};
     batch.rows = rows;
     batch.nodes = nodes;
@@ -111,25 +122,44 @@ struct Passes {
     round(states.data(), many * width);
   }
 
-  // Takes the new pairs in: each sees all of its row's.
+  // Takes the new pairs in: each sees all of its row's. The K - 1 pairs before them ask again, for the last block.
   void take(const Pairs& p) {
-    const int64_t rows = m.rows - p.first, many = rows * p.most;
+    const int64_t rows = m.rows - p.first, again = n.block - 1, nodes = again + p.most, many = rows * nodes;
     int64_t end = 0;
-    for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.held[row] - p.fresh[row - p.first] + p.most);
-    pairs.resize(many * 2 * width);
+    for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.held[row] - p.fresh[row - p.first] + nodes);
+    pairs.resize(rows * p.most * 2 * width);
     for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = number(p.values, i);
+    if (n.recurrent)
+      recur(p, again);
+    else
+      enter(many);
     visible.assign(many * end, 0);
     places.resize(many);
     positions.resize(many);
     for (int64_t i = 0; i < many; ++i) {
-      const int64_t row = i / p.most, held = m.held[p.first + row];
-      places[i] = positions[i] = held - p.fresh[row] + i % p.most;
-      m.show(visible.data() + i * end, p.first + row);
+      const int64_t row = i / nodes, held = m.held[p.first + row];
+      places[i] = held - p.fresh[row] + i % nodes;
+      positions[i] = std::max(places[i] - again, int64_t{0});  // nothing sees the pairs before a row's first
+      m.show(visible.data() + i * end + again, p.first + row);
     }
-    run(p.first, p.most, end);
+    layers(p.first, nodes, end);
     for (int64_t row = 0; row < rows; ++row)
-      std::memcpy(m.outputs + (p.first + row) * width, states.data() + (row * p.most + p.fresh[row] - 1) * width,
-                  width * sizeof(float));
+      std::memcpy(m.outputs + (p.first + row) * n.block * width, states.data() + (row * nodes + p.fresh[row] - 1) * width,
+                  n.block * width * sizeof(float));
+  }
+
+  // The LSTM over each row's new pairs, behind what it made of the `again` pairs before them: [B - first, nodes, D].
+  void recur(const Pairs& p, int64_t again) {
+    const int64_t rows = m.rows - p.first, nodes = again + p.most, line = again * width;
+    states.assign(rows * nodes * width, 0.f);
+    for (int64_t row = 0; row < rows; ++row) {
+      float *own = states.data() + row * nodes * width, *last = m.tail + (p.first + row) * line;
+      std::memcpy(own, last, line * sizeof(float));
+      if (specframe_recur(n.cells, n.recurrent, 1, p.fresh[row], pairs.data() + row * p.most * 2 * width,
+                          m.states + (p.first + row) * n.recurrent * 2 * width, n.halves, own + line))
+        throw std::bad_alloc();
+      std::memcpy(last, own + p.fresh[row] * width, line * sizeof(float));
+    }
   }
 
   // The `count` most probable columns of `many` outputs, of so many levels in turns; they become what is fed back.

@@ -73,7 +73,7 @@ class _Network(Structure):
 class _Rows(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
-        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states")),
+        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states", "tail")),
         *(("shift", c_int64), ("roots", c_void_p), ("sinks", c_int64), ("recent", c_int64)),
     )
 
@@ -130,19 +130,19 @@ class NativeDraft:
         cache: KeysAndValues,
         pairs: NewPairs | None = None,
         states: Tensor | None = None,
-        shift: int = 0,
+        tail: Tensor | None = None,
         window: Sighted | None = None,
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
-        `held` are the pairs of each row, the new ones included, from slot `shift` on, and `outputs` [B, K, D], float32,
-        the features behind each row's last K pairs: those of rows with new pairs, for K = 1, are written. `states`
-        [B, L, 2, D], float32, are those of an LSTM. The cache has room for the new pairs and the levels. With a window
-        pairs outside of it are hidden.
+        `held` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
+        the features behind each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
+        [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
+        for the new pairs and the levels. With a window pairs outside of it are hidden.
         """
         batch, new_pairs = len(held), 0 if pairs is None else pairs.values.shape[1]
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
-        self._check(roots, held, outputs, blocks, pairs, states)
+        self._check(roots, held, outputs, blocks, pairs, states, tail)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
         rows = _Rows(
             rows=batch,
@@ -154,7 +154,8 @@ class NativeDraft:
             held=ctypes.addressof(numbers := (c_int64 * batch)(*held)),
             outputs=outputs.data_ptr(),
             states=None if states is None else states.data_ptr(),
-            shift=shift,
+            tail=None if tail is None else tail.data_ptr(),
+            shift=self.parts.block - 1,
             roots=roots.data_ptr(),
             sinks=0 if window is None else window.sinks,
             recent=max(held) if window is None else window.recent,
@@ -188,6 +189,7 @@ class NativeDraft:
         blocks: Tensor,
         pairs: NewPairs | None,
         states: Tensor | None,
+        tail: Tensor | None,
     ) -> None:
         """Raises ValueError for tensors that native code would read or write beyond, or take for something else."""
         batch, width, block, cells = len(held), self.parts.layers.shape.width, self.parts.block, self.parts.cells
@@ -196,6 +198,7 @@ class NativeDraft:
         wanted: list[tuple[Tensor, tuple[int, ...]]] = [(outputs, (batch, block, width))]
         if cells is not None:
             wanted.append((outputs if states is None else states, (batch, len(cells.records), 2, width)))
+            wanted.append((outputs if tail is None else tail, (batch, block - 1, width)))
         for tensor, shape in wanted:
             if tensor.dtype != torch.float32 or tensor.shape != shape or not tensor.is_contiguous():
                 raise ValueError(f"outputs and states are contiguous float32 {list(shape)}, not {list(tensor.shape)}")
@@ -204,8 +207,8 @@ class NativeDraft:
         if pairs is None:
             return
         shape, values = (batch - pairs.first, max(pairs.fresh), 2 * width), pairs.values
-        if block > 1:
-            raise ValueError("a draft takes in new pairs one by one, not in blocks")
+        if block > 1 and cells is None:
+            raise ValueError("new pairs are taken in in blocks behind an LSTM alone")
         if values.shape != shape or values.dtype != self._embeddings.dtype or not values.is_contiguous():
             raise ValueError(
                 f"pairs are contiguous {self._embeddings.dtype} {list(shape)}, not {values.dtype} {list(values.shape)}"

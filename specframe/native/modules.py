@@ -23,6 +23,9 @@ class Cells:
     A row's result does not depend on the rows next to it. In bfloat16 every operation is rounded.
     """
 
+    longest = 16
+    """Number of pairs up to which it is used; along more, as in a prompt, PyTorch's LSTM is faster."""
+
     def __init__(self, layers: Sequence[tuple[QuantizedLinear, QuantizedLinear]]) -> None:
         self._layers = tuple(layers)
         self.records = (_Cell * len(layers))(*(_Cell(into.record, back.record) for into, back in layers))

@@ -71,29 +71,32 @@ class NativeSearch:
     @torch.no_grad()
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
         """The trees below root [B], and the number of the drafter's forward passes."""
-        session, block = self._session, self._draft.parts.block
-        if block > 1:
-            session.settle()
+        session, parts = self._session, self._draft.parts
+        if parts.cells is not None and (session.kept is not None or session.waiting > parts.cells.longest):
+            session.settle()  # along a text, and where a window drops pairs, PyTorch runs the LSTM
         pending, new = session.pending, None
-        held, known, states = session.counts, len(root), None
-        outputs = torch.empty(len(root), block, session.network.layer.config.hidden_size)
+        held, known, states, tail = session.counts, len(root), None, None
+        outputs = torch.empty(len(root), parts.block, session.network.layer.config.hidden_size)
         if pending is not None:
             known = pending.first
             new = NewPairs(known, pending.pairs[0].contiguous(), pending.fresh)
             held = [*session.counts[:known], *pending.held]
         if known:
             outputs[:known] = session.draft[0].outputs[:, 0]
-        if self._draft.parts.cells is not None:
-            parts = [part[:, :, 0] for part in session.draft[0].state]  # [L, B, D] each
-            states = torch.stack(parts, 2).transpose(0, 1).float().contiguous()
-        shift = session.asking - 1
-        session.aim(shift + slots_for(search, held, 0 if new is None else new.values.shape[1], block))
-        grow = self._draft.grow
+        if parts.cells is not None:
+            states = torch.stack(session.state, 2).transpose(0, 1).float().contiguous()  # [B, L, 2, D]
+            tail = session.tail.float().contiguous()
+        session.aim(parts.block - 1 + slots_for(search, held, 0 if new is None else new.values.shape[1], parts.block))
         window = None if session.kept is None else session.kept.window
-        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, shift, window)
+        grow = self._draft.grow
+        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, tail, window)
         if pending is not None:
-            rows = outputs[known:].to(pending.pairs[0].dtype)  # [B, 1, D]
-            session.settle_by(pending, Blocks.of_root(rows, (), torch.tensor(pending.held)))
+            dtype, state = pending.pairs[0].dtype, session.state
+            if states is not None and tail is not None:
+                hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
+                session.state, session.tail = (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
+                state = tuple(part[:, known:] for part in session.state)
+            session.settle_by(pending, Blocks.of_root(outputs[known:].to(dtype), state, torch.tensor(pending.held)))
         return tree, passes
 
 

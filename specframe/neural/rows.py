@@ -249,6 +249,11 @@ class RowSession:
             self.settle_by(pending, self.take(pending))
 
     @property
+    def waiting(self) -> int:
+        """The most entries of a row that are to be taken in."""
+        return max(self._waiting, default=0)
+
+    @property
     def pending(self) -> Pending | None:
         """The pairs that are to be taken in, if there are any."""
         if not self._stashes:

@@ -98,6 +98,8 @@ class FalconNetwork(FeatureNetwork):
         [B, M, 2H] -> [B, M, H]. The state is the LSTM's hidden and cell state, [2, B, H] each. With `counts`
         a row has that many pairs, and its outputs beyond are zeros.
         """
+        if self.cells is not None and pairs.shape[1] <= self.cells.longest and not torch.is_grad_enabled():
+            return self._by_cells(self.cells, pairs, state, counts)
         if counts is not None and min(counts) < max(counts):
             longest_first = sorted(range(len(counts)), key=lambda row: -counts[row])  # torch's sort waits for a GPU
             order = tensor_on(pairs.device, longest_first)
@@ -139,10 +141,21 @@ class FalconNetwork(FeatureNetwork):
             outputs, ends = self.lstm(pairs, state)
         return outputs, ends
 
+    def _by_cells(self, cells: Cells, pairs: Tensor, state: State, counts: list[int] | None) -> tuple[Tensor, State]:
+        """The same by native code, row by row where they have different numbers of pairs."""
+        if counts is None or min(counts) == max(counts):
+            return cells.run(pairs, *state)
+        outputs, ends = pairs.new_zeros(*pairs.shape[:2], self.lstm.hidden_size), []
+        for row, count in enumerate(counts):
+            outputs[row : row + 1, :count], end = cells.run(
+                pairs[row : row + 1, :count], *(part[:, row : row + 1] for part in state)
+            )
+            ends.append(end)
+        hidden, cell = (torch.cat(parts, 1) for parts in zip(*ends, strict=True))
+        return outputs, (hidden, cell)
+
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
         """Computes the LSTM pair by pair and without dropout: on a CPU this saves packing its weights."""
-        if self.cells is not None and not torch.is_grad_enabled():
-            return self.cells.run(pairs, *state)
         outputs, ends = pairs, []
         for (into, back), hidden, cell in zip(self._maps(), *state, strict=True):
             steps = []

@@ -25,7 +25,7 @@ from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_falcon.drafter import Falcon
-from tests.neural.test_growth import METHODS, SIZE, TAKEN_BY_TORCH, VOCAB, committed, differing, grown
+from tests.neural.test_growth import METHODS, SIZE, VOCAB, committed, differing, grown
 
 POLICY = Dynamic(depth=3, width=3, nodes=9)
 NATIVE = {name: made for name, made in METHODS.items() if name != "eagle3.1"}
@@ -103,7 +103,7 @@ def logits(drafter: NeuralDrafter) -> list[Tensor]:
 )
 def test_a_native_search_in_a_window_is_the_one_level_by_level(method, prompts, cycles, window, batch, seed) -> None:
     one = natively(method, window=window[0], sinks=window[1])
-    other = one if method in TAKEN_BY_TORCH else natively(method, window=window[0], sinks=window[1])
+    other = natively(method, window=window[0], sinks=window[1])
     noise = torch.Generator().manual_seed(seed)
     commits = [committed(one, prompts[:batch], noise, prompt=True)]
     commits += [committed(one, counts[:batch], noise) for counts in cycles]

@@ -25,6 +25,7 @@ struct Booth {
   Codes& codes;
   int64_t begin;
   float *votes, *shares;  // [tiles, TILE], and [tiles, MANY, TILE]
+  int32_t* words;         // [tiles * TILE]
   uint64_t* ranks;        // [tiles * TILE]
 
   static int64_t floats(const Ballot& b) { return b.tiles * TILE * (1 + MANY); }
@@ -44,6 +45,28 @@ inline void cast(const Booth& booth, int64_t tiles, int64_t end, int64_t count) 
     const float factor = 1.f / sum(total);
     for (int64_t i = 0; i < tiles * TILE; i += LANE) at(booth.votes + i) += part(i) * factor;
   }
+}
+
+// Ranks of the `found` best of the first `end` pieces, the highest first: a piece's votes, which are in order as integers,
+// above its number's complement, so that of equal votes the earlier piece is higher.
+inline const uint64_t* rank_best(const Booth& booth, int64_t end, int64_t found) {
+  int32_t* words = booth.words;
+  std::memcpy(words, booth.votes, end * sizeof(float));
+  for (int64_t i = 0; i < end; ++i) words[i] &= INT32_MAX;
+  words[0] = INT32_MAX;
+  int32_t least = 0;  // what `found` pieces reach, but for its last bits: without branches that no processor foresees
+  for (int32_t bit = 1 << 30; bit >= 1 << 14; bit >>= 1) {
+    int32_t reached = 0;
+    for (int64_t i = 0; i < end; ++i) reached += words[i] >= (least | bit);
+    if (reached >= found) least |= bit;
+  }
+  int64_t count = 0;
+  for (int64_t i = 0; i < end; ++i) {
+    booth.ranks[count] = static_cast<uint64_t>(words[i]) << 32 | static_cast<uint32_t>(~i);
+    count += words[i] >= least;
+  }
+  std::sort(booth.ranks, booth.ranks + count, [](uint64_t a, uint64_t b) { return a > b; });
+  return booth.ranks;
 }
 
 // The best of a layer's, a row's and a head's pieces.
@@ -67,16 +90,9 @@ inline void count_votes(const Ballot& b, int64_t item, const Booth& booth) {
                       reinterpret_cast<float(*)[TILE]>(booth.shares + tile * MANY * TILE));
     cast(booth, tiles, end, count);
   }
-  for (int64_t i = 0; i < end; ++i) {  // as integers, votes are in order, and of equal ones the earlier piece is higher
-    uint32_t word;
-    std::memcpy(&word, booth.votes + i, sizeof(word));
-    booth.ranks[i] = static_cast<uint64_t>(i ? word : UINT32_MAX) << 32 | static_cast<uint32_t>(~i);
-  }
   const int64_t found = std::min(end, b.count);
-  const auto higher = [](uint64_t a, uint64_t b) { return a > b; };
-  std::nth_element(booth.ranks, booth.ranks + found - 1, booth.ranks + end, higher);
-  std::sort(booth.ranks, booth.ranks + found, higher);
-  for (int64_t i = 0; i < found; ++i) best[i] = static_cast<uint32_t>(~booth.ranks[i]);
+  const uint64_t* ranks = rank_best(booth, end, found);
+  for (int64_t i = 0; i < found; ++i) best[i] = static_cast<uint32_t>(~ranks[i]);
 }
 
 }  // namespace
@@ -87,11 +103,13 @@ extern "C" int specframe_vote(const Ballot* ballot) try {
   const int64_t threads = omp_get_max_threads();
   Codes codes(threads * MANY, b.size, 16);
   std::vector<float> floats(threads * Booth::floats(b));
-  std::vector<uint64_t> ranks(threads * b.tiles * TILE);
+  std::vector<int32_t> words(threads * b.tiles * TILE);
+  std::vector<uint64_t> ranks(words.size());
   Team team(static_cast<int>(threads));
   Helpers::run(team, [&](Worker& worker) {
     float* votes = floats.data() + worker.id * Booth::floats(b);
-    const Booth booth{codes, worker.id * MANY, votes, votes + b.tiles * TILE, ranks.data() + worker.id * b.tiles * TILE};
+    const int64_t own = worker.id * b.tiles * TILE;
+    const Booth booth{codes, worker.id * MANY, votes, votes + b.tiles * TILE, words.data() + own, ranks.data() + own};
     worker.share(b.layers * b.rows * b.heads, [&](int64_t item) { count_votes(b, item, booth); });
   });
   return 0;

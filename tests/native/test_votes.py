@@ -110,3 +110,11 @@ def test_keys_of_odd_sizes_are_refused():
     assert not PieceKeys.fits(torch.zeros(1, 48)) and not PieceKeys.fits(torch.zeros(1, 64, dtype=torch.float64))
     with pytest.raises(ValueError, match="a multiple of 32 numbers, not 48"):
         PieceKeys((1, 1, 1, 1, 48))
+
+
+@pytest.mark.parametrize("spoiled", [torch.nan, -torch.nan, torch.inf])
+def test_votes_that_are_no_numbers_choose_pieces_that_there_are(spoiled):
+    pieces = PieceKeys((1, 1, 2, 40, 32))
+    pieces.put(slice(0, 1), 0, numbers(1, 1, 2, 40, 32))
+    found = pieces.best(0, torch.full((1, 1, 4, 3, 32), spoiled), [3], [37], 8)
+    assert all(len(set(head)) == 8 and max(head) < 37 for head in found[0, 0].tolist())

@@ -173,6 +173,10 @@ BEHIND_WEIGHTS = [
     ("drafter.sight.recent=9000", "a sight of 9004 tokens is longer than the target's context of"),
     ("drafter.sight={use: verified, budget: 9000}", "a sight of 9000 tokens is longer than the target's context of"),
     ("target={use: table, vocab: 16}", "takes layers from a target that is a transformers model"),
+    (
+        "target={use: table, vocab: 16} & drafter={use: longspec, window: 8}",
+        "reads the keys and values of the target's last layer, and this target shows none",
+    ),
     ("drafter.sight={use: upper}", "add `cache: int8` to the target"),
     ("target.prompt={use: specpc}", "needs a small model to read the prompt"),
     (
@@ -297,7 +301,7 @@ def test_a_wrong_cascade_is_refused(folder, capsys, override, words):
 
 @pytest.mark.parametrize(("override", "words"), BEHIND_WEIGHTS)
 def test_a_choice_of_tokens_that_does_not_fit_the_model_is_refused(folder, capsys, override, words):
-    assert words in refused(["run", "small.yaml", override, "--prompt", "a"], capsys)
+    assert words in refused(["run", "small.yaml", *override.split(" & "), "--prompt", "a"], capsys)
 
 
 @pytest.mark.parametrize(("command", "words"), COMMANDS)

@@ -88,6 +88,7 @@ class FeatureSession(RowSession):
         super().__init__(like, slots, room, spare)
         self.network = network
         self.embed = embed
+        embed(torch.zeros(1, dtype=torch.int64, device=like.device))  # a target finds its rule once, by a forward pass
         self.masked = network.levels > 1
         self.block = network.levels if self.masked else network.block
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask

@@ -21,7 +21,7 @@ def numbers(*shape, seed):
 
 
 def choices(chunk: int, native: bool) -> list[torch.Tensor]:
-    """What the sight chooses after every commit, as rows join and leave."""
+    """The choices of the sight after every commit, as rows join and leave."""
     sight = Verified(budget=96, chunk=chunk, recent=16)
     sight.open(4, ROOM)
     sight._native = native

@@ -31,6 +31,7 @@ from specframe.kernel.folders import cache_folder
 from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.build import processor
+from specframe.sampling.laws import first_argmax
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,11 @@ CONTEXT = 128
 LONGER = (1024, 4096, 8000)
 """Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
 LONGER_SIZES = (1, 2, 4, 8, 16)
-REPEATS, LONGER_REPEATS = 9, 3
+PASSES, LONGER_PASSES = 10, 3
+"""Passes of a size that count."""
+SETTLING, LONGER_SETTLING = 0.25, 0.1
+"""Seconds of passes of a size that go before them: so long a processor may be slower after larger passes, and faster
+after smaller ones, than it stays."""
 LARGEST = 2**30
 """Bytes of keys and values beyond which a number of committed tokens is not timed."""
 DRAFTED, RUNS = 16, 3
@@ -163,13 +168,13 @@ def _keep(note: Path, costs: Costs, busy: float) -> None:
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The fewest seconds of a forward pass by number of nodes, after a text of 128 tokens; the sizes take turns.
+    """The fewest seconds of a forward pass by number of nodes, after a text of 128 tokens.
 
     In a shorter context the text takes half of it.
     """
     length = min(CONTEXT, target.context // 2)
     text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
-    return _timed(target, Prompts(text, torch.tensor([length], device=target.device)), sizes, REPEATS)
+    return _timed(target, Prompts(text, torch.tensor([length], device=target.device)), sizes, PASSES, SETTLING)
 
 
 def time_longer(target: Any) -> dict[int, dict[int, float]]:
@@ -179,7 +184,7 @@ def time_longer(target: Any) -> dict[int, dict[int, float]]:
         if length + max(LONGER_SIZES) >= target.context:
             break
         with suppress(SpecframeError):
-            found[length] = _timed(target, _imagined(target, length), LONGER_SIZES, LONGER_REPEATS)
+            found[length] = _timed(target, _imagined(target, length), LONGER_SIZES, LONGER_PASSES, LONGER_SETTLING)
     return found
 
 
@@ -201,21 +206,23 @@ def _imagined(target: Any, length: int) -> Prompts:
 
 
 @torch.inference_mode()
-def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], repeats: int) -> dict[int, float]:
-    """The fewest seconds of forward passes behind a prompt by number of nodes; the sizes take turns.
+def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, settling: float) -> dict[int, float]:
+    """The fewest seconds of so many forward passes behind a prompt by number of nodes, from the smallest on.
 
-    Other programs make a pass slower, never faster.
+    Passes of one size follow each other, as in decoding; sizes in turns would seem to cost nearly the same. Other
+    programs make a pass slower, never faster.
     """
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
     target.open(1, prompt.tokens.shape[1] + 1 + max(times))
     tree, _ = target.admit(prompt)
     nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
     target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
-    for turn in range(repeats + 1):
-        for size, found in times.items():
+    for size, found in times.items():
+        begin = perf_counter()
+        while len(found) < passes:
             start = perf_counter()
-            target.score(_chain(tree.tokens[:, 0], size)).logits.argmax(-1).tolist()
-            if turn:  # the first warms up
+            first_argmax(target.score(_chain(tree.tokens[:, 0], size)).logits).tolist()  # as a cycle looks at it
+            if start > begin + settling:
                 found.append(perf_counter() - start)
     return {size: min(found) for size, found in times.items()}
 

@@ -144,6 +144,6 @@ def last_place(tokens: Tensor) -> Tensor:
     """The last place of texts [B, L] as an index, int64 [1], so that an LM head runs over few positions.
 
     An index makes their states contiguous. Of a slice, as of `logits_to_keep=1`, PyTorch multiplies each row by a copy
-    of the head: for eight texts and 49,152 tokens half a gigabyte, and a third of a training's time.
+    of the head: for eight texts and 49,152 tokens half a gigabyte, and a fifth of a training's time.
     """
     return torch.full((1,), -1, device=tokens.device)

@@ -75,7 +75,7 @@ def test_the_overview_has_what_training_cost(generators):
     cost = {name: overview.training(planned(f"{name}.yaml")) for name in names}
     assert cost["eagle"] == "15.2"
     assert cost["hass"] == cost["eagle-suffix"] == "18.3", "three levels each, and a drafter within another counts"
-    assert cost["eagle3"] == "8.5", "three levels each, of its last stage"
+    assert cost["eagle3"] == "5.1", "three levels each, of its last stage"
     assert cost["suffix"] == "none" and cost["vocabularies/tli"] == "a model"
 
 

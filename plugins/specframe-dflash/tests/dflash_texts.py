@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -70,3 +73,31 @@ def proposed(drafter: DFlash) -> torch.Tensor:
     drafter.open(1, 30)
     drafter.commit(given.admit([5]))
     return drafter.expand(GrowingTree(given.root, VOCAB).frontier([0])).logits
+
+
+def stored(folder: Path, drafter: DFlash) -> Path:
+    """The drafter's folder, its weights what bfloat16 can hold."""
+    drafter.network.bfloat16().to(drafter.target.dtype)
+    drafter.save(folder)
+    return folder
+
+
+def change(folder: Path, **entries: Any) -> None:
+    """Changes entries of the folder's config.json, nested ones by `dflash_config`; None removes one."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for name, value in entries.items():
+        for place in (config, config["dflash_config"]):
+            if name in place or place is config:
+                place[name] = value
+        if value is None:
+            for place in (config, config["dflash_config"]):
+                place.pop(name, None)
+    path.write_text(json.dumps(config))
+
+
+def again(folder: Path, kind: type = DFlash, **options: Any) -> DFlash:
+    """The drafter of a folder, bound to the same target."""
+    drafter = kind(weights=str(folder), **{"block_size": 4, **options})
+    drafter.bind(target())
+    return drafter

@@ -1,13 +1,13 @@
 """One depth for all rows: the one that pays by what cycles of so many rows cost, and no text depends on it."""
 
 import json
-from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import ClassVar
 
 import pytest
 import torch
+from row_cycles import admission
 
 from specframe import Request, Sampling, Session
 from specframe.certify.compositions.batch import Accompanied
@@ -18,12 +18,11 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenDrafter, check_tree, tiny_target
 from specframe.testing.policies import cycle_of
 from specframe_trees.goodput import Goodput
-from specframe_trees.texts import RowTexts
 
 DEPTH = 4
 
@@ -96,15 +95,6 @@ def test_a_long_context_makes_drafts_cheaper_in_proportion(tmp_path):
     assert drafted == {20: 0, 1500: 2}
 
 
-def admission(tokens):
-    """The cycle that admits prompts, [B, L]."""
-    root = tokens[:, -1:]
-    verdict = Verdict(root[:, :0], torch.zeros(len(tokens), dtype=torch.int64), root[:, 0])
-    cycle = cycle_of(TokenTree.root_only(root[:, 0]), verdict, 2)
-    prompt = Prompts(tokens, torch.full((len(tokens),), tokens.shape[1]))
-    return replace(cycle, committed=replace(cycle.committed, prompt=prompt))
-
-
 def test_lengths_are_those_of_the_rows_that_stay(costs):
     policy = Goodput(costs=costs, depth=2)
     policy.observe(admission(torch.ones(3, 5, dtype=torch.int64)))
@@ -128,39 +118,6 @@ def test_long_prompts_of_short_answers_are_not_drafted_behind(tmp_path):
     found = policy.goodput(root, [40, 40])
     assert found[1:].tolist() == pytest.approx((tokens / spent)[1:].tolist())
     assert float(found[0]) == pytest.approx(float(free.goodput(root)[0])), "plain decoding needs no drafter"
-
-
-def test_what_a_drafter_has_put_off_is_read_before_it_drafts():
-    texts = RowTexts()
-    texts.observe(admission(torch.ones(2, 30, dtype=torch.int64)))
-    assert texts.unread([9, 19]) == pytest.approx(60 / (10 + 20))
-    texts.drafted()
-    plain = cycle_of(*cycle_without_draft(2), 2)
-    for _ in range(5):
-        texts.observe(plain)
-    assert texts.unread([4, 14]) == pytest.approx(60 / 30), "no more than before it was read"
-    for _ in range(35):
-        texts.observe(plain)
-    assert texts.unread([0, 9]) == pytest.approx(80 / (41 + 50)), "forty tokens of each wait now"
-
-
-def test_answers_are_expected_to_be_as_long_as_those_that_ended():
-    texts = RowTexts()
-    texts.observe(admission(torch.ones(3, 30, dtype=torch.int64)))
-    assert texts.unread([]) == 0, "nothing is known"
-    for _ in range(11):
-        texts.observe(cycle_of(*cycle_without_draft(3), 2))
-    texts.keep([1])
-    assert texts.unread([500]) == pytest.approx(41 / 24), "12 tokens as the others, and as many again as it has"
-    texts.observe(admission(torch.ones(1, 24, dtype=torch.int64)))
-    assert texts.unread([500, 500]) == pytest.approx((41 + 24) / (24 + 12))
-    texts.keep([])
-    assert texts.unread([]) == 0 and texts.longest == 0
-
-
-def cycle_without_draft(rows):
-    root = torch.zeros(rows, dtype=torch.int64)
-    return TokenTree.root_only(root), Verdict(root[:, None][:, :0], root, root)
 
 
 def test_between_and_beyond_what_was_timed(tmp_path):

@@ -1,4 +1,4 @@
-"""What a drafter would read is counted for each token of the rows' answers."""
+"""Counts, for each token of the rows' answers, of what a drafter would read."""
 
 import pytest
 import torch

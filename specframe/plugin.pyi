@@ -69,6 +69,7 @@ from specframe.kernel.folders import cache_folder as cache_folder
 from specframe.kernel.interfaces import AheadDrafter as AheadDrafter
 from specframe.kernel.interfaces import ChunkedTarget as ChunkedTarget
 from specframe.kernel.interfaces import Drafter as Drafter
+from specframe.kernel.interfaces import GreedyTarget as GreedyTarget
 from specframe.kernel.interfaces import GreedyVerifier as GreedyVerifier
 from specframe.kernel.interfaces import Head as Head
 from specframe.kernel.interfaces import NeuralTarget as NeuralTarget
@@ -120,6 +121,7 @@ from specframe.kernel.types import Drafts as Drafts
 from specframe.kernel.types import Draw as Draw
 from specframe.kernel.types import Expand as Expand
 from specframe.kernel.types import Frontier as Frontier
+from specframe.kernel.types import GreedyScores as GreedyScores
 from specframe.kernel.types import KnownPrefix as KnownPrefix
 from specframe.kernel.types import PairSpec as PairSpec
 from specframe.kernel.types import Predicted as Predicted

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 import torch
-from torch import Tensor
 
 from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
@@ -25,16 +23,16 @@ from specframe.decoding.requests import (
     register,
     sampling_of,
 )
+from specframe.decoding.verification import Verification
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.composition import draft_of, greedy_of, visiting_of
+from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
-from specframe.kernel.sampling import RandomSource, Streams
-from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree, Verdict
+from specframe.kernel.sampling import Streams
+from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree
 from specframe.neural.transfer import tensor_on
 from specframe.sampling.laws import RowSampling, Sampling
-from specframe.sampling.lazy import NONE, Visits, reached_argmax
 from specframe.sampling.random import SeededRandom
 
 
@@ -110,8 +108,7 @@ class Session:
         self._random: Streams = random or SeededRandom(0, 0, self._device or "cpu")
         self._sampling: Sampling | RowSampling = Sampling()
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
-        self._greedy, self._visiting = greedy_of(parts.verifier), visiting_of(parts.verifier)
-        self._by_position = parts.verifier.needs.by_position
+        self._verification = Verification(parts.target, parts.verifier)
         self._observers, self._stateful = parts.observers, parts.stateful
         self._watch, self._room = watch, room
         self._alongside = Alongside(parts.drafter, self.clock, parts.threads)
@@ -180,7 +177,7 @@ class Session:
             if sampling.processors and not parts.promise.whole:
                 draft = pruned(draft, self.live)
         with self._alongside.drafting(draft, context), self.clock.phase("score"):
-            scores = parts.target.score(draft)
+            scores = self._verification.score(draft, sampling)
         cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)
         self._root = cycle.committed.root
         self._release()
@@ -220,14 +217,7 @@ class Session:
         """Verifies and commits a draft, and lets the parts observe it."""
         self._concluding = True
         with self.clock.phase("verify"):
-            if sampling.greedy and self._greedy is not None:
-                lazy = bool(sampling.processors) and draft.levels and self.parts.verifier.lossless
-                find = partial(reached_argmax, sampling) if lazy else sampling.argmax_and_gaps
-                tokens, gaps = find(scores.logits, draft)
-                verdict = self._greedy.follow(draft, tokens, gaps)
-            else:
-                source = random.position if self._by_position else random.verify
-                verdict, gaps = self._verify(draft, sampling, scores, source)
+            verdict, gaps = self._verification.verify(draft, scores, sampling, random)
         with self.clock.phase("commit"):
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
@@ -270,6 +260,7 @@ class Session:
         cycle = self._conclude(entries, tree, scores, random, sampling)
         self._random.join(random)
         self.live += entries
+        self._verification.renew()
         if self._ahead in [request.tokens for request in requests]:
             self._ahead = None
         self._root = torch.cat([self._root, cycle.committed.root])
@@ -286,14 +277,3 @@ class Session:
                 part.keep(torch.zeros(0, dtype=torch.int64, device=self._device))
             else:
                 part.open(self.slots, self._room)
-
-    def _verify(
-        self, draft: TokenTree, sampling: Sampling | RowSampling, scores: Scores, random: RandomSource
-    ) -> tuple[Verdict, Tensor | None]:
-        """The verdict on a sampled draft, and the nodes [B, N] after which no token has mass; None: there are none."""
-        if self._visiting is not None:
-            # At an admission the features are the prompt's.
-            laws = Visits(sampling, scores.logits, draft, scores.features if draft.levels else NONE)
-            return self._visiting.verify_on_demand(draft, laws, random), laws.gaps
-        law, gaps = sampling.law_and_gaps(scores.logits, draft)
-        return self.parts.verifier.verify(draft, law, random), gaps

@@ -198,3 +198,22 @@ def _with_names(cls: type[DelegatingTarget], names: frozenset[str]) -> type[Any]
     """A subclass of the same name with these further names."""
     further: dict[str, Any] = {name: _Delegated(name) for name in sorted(names) if not hasattr(cls, name)}
     return type(cls.__name__, (cls,), further | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def _offered(name: str, default: Any = None) -> Any:
+    """A property: what a target offers under this name."""
+    return property(lambda self: getattr(self.target, name, default))
+
+
+def _nothing() -> None:
+    """Returns None, as a target that offers no such thing."""
+
+
+class Offered:
+    """A target's `TextTarget`: what it offers, and defaults for the rest."""
+
+    device, tokenizer, model, gguf, computing = map(_offered, ("device", "tokenizer", "model", "gguf", "computing"))
+    ends, fingerprint, sibling = _offered("ends", ()), _offered("fingerprint", _nothing), _offered("sibling", _nothing)
+
+    def __init__(self, target: object) -> None:
+        self.target = target

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from specframe.kernel.capabilities import Offered
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
@@ -128,26 +130,15 @@ class TextTarget(Protocol):
 
 def text_of(target: Target) -> TextTarget:
     """The further things that this target offers, with defaults for those that it does not."""
-    return cast("TextTarget", _Offers(target))
+    return cast("TextTarget", Offered(target))
 
 
-def _offered(name: str, default: Any = None) -> Any:
-    """A property: what a target offers under this name."""
-    return property(lambda self: getattr(self.target, name, default))
+@runtime_checkable
+class GreedyTarget(Target, Protocol):
+    """A target that may find the likeliest tokens faster than it makes logits."""
 
-
-def _nothing() -> None:
-    """Returns None, as a target that offers no such thing."""
-
-
-class _Offers:
-    """A target's `TextTarget`."""
-
-    device, tokenizer, model, gguf, computing = map(_offered, ("device", "tokenizer", "model", "gguf", "computing"))
-    ends, fingerprint, sibling = _offered("ends", ()), _offered("fingerprint", _nothing), _offered("sibling", _nothing)
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def choose(self, tree: TokenTree) -> Scores:
+        """The same as `score`, as `GreedyScores` where that is faster."""
 
 
 @runtime_checkable

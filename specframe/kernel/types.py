@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,33 @@ class Scores:
 
     logits: Tensor  # [B, N, V], raw; the law is made from them by Sampling alone
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
+
+
+class GreedyScores(Scores):
+    """Scores of which the likeliest token after every node is known; the logits are made when they are asked for.
+
+    Args:
+        best: [B, N] int64, the first token of the largest logit; -1 where that is not a number.
+        features: features [B, N, D] by tap.
+        make: makes the logits [B, N, V], in which `best` are the largest.
+    """
+
+    def __init__(self, best: Tensor, features: Mapping[str, Tensor], make: Callable[[], Tensor]) -> None:
+        given = {"best": best, "features": features, "_make": make}
+        self.__dict__.update(given)
+
+    best: Tensor
+    _make: Callable[[], Tensor]
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """The logits [B, N, V]."""
+        return self._make()
+
+    @property
+    def asked(self) -> bool:
+        """True if the logits were asked for."""
+        return "logits" in self.__dict__
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from specframe.kernel.folders import cache_folder
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(
     Path(__file__).with_name(f"{name}.h")
-    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "votes")
+    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "votes", "screen")
 )
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
@@ -119,7 +119,8 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
     ]
     loaded.specframe_vote.argtypes = [POINTER(Ballot)]
-    for name in ("multiply", "decode", "recur", "draft", "vote"):
+    loaded.specframe_likeliest.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
+    for name in ("multiply", "decode", "recur", "draft", "vote", "likeliest"):
         function = getattr(loaded, f"specframe_{name}")
         function.restype = _succeed
     return loaded

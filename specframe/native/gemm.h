@@ -40,7 +40,7 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 32, TILE = 16, GROUP = 8, MANY = 16;  // inputs a block, outputs a tile, rows at once
+constexpr int64_t BLOCK = 32, TILE = 16, MANY = 16;  // inputs a block, outputs a tile, rows at once
 
 // How many of so many rows to take at a time, at most `most`, so that all times are about the same.
 constexpr int64_t equal_share(int64_t rows, int64_t most) {
@@ -137,6 +137,7 @@ struct Codes {
   std::unique_ptr<Half[]> half;           // [M, inputs]
   std::unique_ptr<int8_t[]> code;         // [M, inputs]
   std::unique_ptr<float[]> scale, total;  // [M, blocks]: of the codes, and scale times their sum
+  std::unique_ptr<int32_t[]> shift;       // [M, blocks]: what their products with 128 add up to, negative
 
   Codes(int64_t rows, int64_t most, int64_t weight) : inputs(most), bits(weight) {
     if (bits >= 16) {
@@ -147,6 +148,7 @@ struct Codes {
     code.reset(new int8_t[rows * most]);
     scale.reset(new float[rows * most / BLOCK]);
     total.reset(new float[rows * most / BLOCK]);
+    shift.reset(new int32_t[rows * most / BLOCK]);
   }
 
   void set(int64_t row, const float* values, int64_t count) {
@@ -172,6 +174,7 @@ struct Codes {
       if (most_bits >= 0x7f800000) {  // what is infinite or not a number spoils the row, not its block alone
         std::memset(to, 0, BLOCK);
         scale[at] = total[at] = NAN;
+        shift[at] = 0;
         continue;
       }
       const float inverse = most > 0 ? 127.f / most : 0.f;
@@ -183,6 +186,7 @@ struct Codes {
       }
       scale[at] = most / 127.f;
       total[at] = scale[at] * static_cast<float>(sum);
+      shift[at] = -128 * sum;
     }
   }
 };
@@ -198,7 +202,7 @@ inline void multiply_tile(const uint8_t* data, const uint8_t* ahead, int64_t blo
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
     ahead = fetch(ahead, block_bytes(BITS));
     __m512i codes[8];
-    __m512 low;
+    [[maybe_unused]] __m512 low;
     const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
     const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind)));
     if constexpr (BITS == 4) {
@@ -210,19 +214,18 @@ inline void multiply_tile(const uint8_t* data, const uint8_t* ahead, int64_t blo
       low = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind + 2 * TILE)));
     } else {
       for (int j = 0; j < 8; ++j) codes[j] = _mm512_loadu_si512(data + 64 * j);
-      low = _mm512_mul_ps(scale, _mm512_set1_ps(-128.f));
     }
     for (int r = 0; r < R; ++r) {
       const Word* quads = reinterpret_cast<const Word*>(x.code.get() + (row + r) * x.inputs + BLOCK * block);
-      __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+      const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
+      __m512i even = BITS == 4 ? _mm512_setzero_si512() : _mm512_set1_epi32(x.shift[at]), odd = _mm512_setzero_si512();
       for (int j = 0; j < 8; j += 2) {
         even = _mm512_dpbusd_epi32(even, codes[j], _mm512_set1_epi32(quads[j]));
         odd = _mm512_dpbusd_epi32(odd, codes[j + 1], _mm512_set1_epi32(quads[j + 1]));
       }
-      const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
       const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
       sums[r] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x.scale[at])), product, sums[r]);
-      sums[r] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.total[at]), sums[r]);
+      if constexpr (BITS == 4) sums[r] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.total[at]), sums[r]);
     }
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], sums[r]);
@@ -452,6 +455,12 @@ inline void multiply_halves(const uint8_t* data, const uint8_t* ahead, int64_t b
 
 template <int BITS>
 constexpr Product CODES[] = {multiply_tile<BITS, 1>, multiply_tile<BITS, 2>, multiply_tile<BITS, 3>, multiply_tile<BITS, 4>,
-                             multiply_tile<BITS, 5>, multiply_tile<BITS, 6>, multiply_tile<BITS, 7>, multiply_tile<BITS, 8>};
+                             multiply_tile<BITS, 5>, multiply_tile<BITS, 6>, multiply_tile<BITS, 7>, multiply_tile<BITS, 8>,
+#ifdef VNNI
+                             multiply_tile<BITS, 9>, multiply_tile<BITS, 10>, multiply_tile<BITS, 11>, multiply_tile<BITS, 12>,
+#endif
+};
+
+constexpr int64_t GROUP = sizeof(CODES<8>) / sizeof(Product);  // rows whose sums fit into the registers, next to a block's codes
 
 }  // namespace

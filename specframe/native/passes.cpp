@@ -128,7 +128,7 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
 void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
   const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
-  const int64_t group = w.bits >= 16 ? MANY : GROUP;
+  const int64_t group = w.bits >= 16 ? MANY : equal_share(rows, GROUP);
 #ifdef AMX
   const bool registers = w.bits == 16 && has_tiles();
 #else
@@ -354,5 +354,6 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
 }
 
 #include "votes.h"
+#include "screen.h"
 #include "lstm.h"   // which calls these functions, and
 #include "draft.h"  // which calls all

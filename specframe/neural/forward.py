@@ -33,9 +33,9 @@ class Pass:
     """One forward pass: the tokens, where they stand and what they see, the layers that run, and what is asked of it.
 
     `layer.K` is layer K's output, counted from 0, as it enters the next; `last` is the LM head's input, after the last
-    layer that runs. `query.K` are the queries of layer K, rotated and scaled: their products with keys are what the
-    softmax of its attention gets. A text that is read gives those of its last `NEWEST_QUERIES` tokens alone: see
-    `Newest`.
+    layer that runs; `best` [B, T] int64 is the first token of the largest logit, -1 where that is not a number.
+    `query.K` are the queries of layer K, rotated and scaled: their products with keys are what the softmax of its
+    attention gets. A text that is read gives those of its last `NEWEST_QUERIES` tokens alone: see `Newest`.
     """
 
     tokens: Tensor  # [B, T] int64
@@ -73,6 +73,10 @@ class Forward(Protocol):
     @property
     def widths(self) -> Callable[[int], int] | None:
         """Function from the number of slots needed to the number that its memory has; None: any number is possible."""
+
+    @property
+    def finds_best(self) -> bool:
+        """True if it has the tap `best`, in less time than logits take."""
 
     @property
     def cache(self) -> str | None:
@@ -139,6 +143,7 @@ class GroupedForward:
         end: Callable[[Pass, Tensor, SlotCache], Tensor],
     ) -> None:
         self.head, self.windows, self.widths, self.cache = inner.head, inner.windows, inner.widths, inner.cache
+        self.finds_best = False
         self._inner, self._together, self._count, self._embed, self._end = inner, together, count, embed, end
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:

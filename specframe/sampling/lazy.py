@@ -79,6 +79,15 @@ def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: Token
     return found, gaps
 
 
+def chosen(best: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The tokens of the largest logits, and a mask of the nodes after which no token has mass: [B, N] each.
+
+    Given tokens [B, N] that are -1 after such a node, as in `GreedyScores`; None: there are none.
+    """
+    gaps = best < 0
+    return (best.masked_fill(gaps, 0), gaps) if gaps.any() else (best, None)
+
+
 class AllLaws:
     """Laws that were made beforehand, p [B, N, V], with the nodes' features [B, N, D], by tap."""
 

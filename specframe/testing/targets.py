@@ -9,8 +9,9 @@ from torch import Tensor
 
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import NeuralTarget, Target
-from specframe.kernel.types import Committed, Prompts, Scores, TokenTree, Verdict
+from specframe.kernel.interfaces import GreedyTarget, NeuralTarget, Target
+from specframe.kernel.types import Committed, GreedyScores, Prompts, Scores, TokenTree, Verdict
+from specframe.sampling.laws import first_argmax
 from specframe.testing.sessions import GrowingTree
 
 LENGTHS = (5, 1, 3)
@@ -67,7 +68,9 @@ def check_session(target: Target, literal: Target, taps: frozenset[str], close: 
             texts += join(target, literal, taps, close)
         tree, paths = _grown(torch.tensor([text[-1] for text in texts]), target.vocab_size, cycle)
         draft = tree.tree
-        check_scores(draft, target.score(draft), literal, texts, close)
+        check_scores(draft, scores := target.score(draft), literal, texts, close)
+        if isinstance(target, GreedyTarget):
+            check_chosen(target.choose(draft), scores)
         length = torch.tensor([(row + cycle) % (draft.levels + 1) for row in range(len(texts))])
         path = torch.full((len(texts), draft.levels), -1)
         for row, count in enumerate(length.tolist()):
@@ -102,6 +105,16 @@ def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[
         for node, path in enumerate(paths):
             _, alone = after(literal, text + path)
             _same(scores.logits[row, node], alone.logits[0, 0], close, f"the logits of node {node} of row {row}")
+
+
+def check_chosen(chosen: Scores, scores: Scores) -> None:
+    """The scores for greedy decoding are those of `score`, and the likeliest tokens those of their logits."""
+    assert torch.equal(chosen.logits, scores.logits), "`choose` gives other logits than `score`"
+    assert set(chosen.features) == set(scores.features), "`choose` gives other features than `score`"
+    for tap, values in scores.features.items():
+        assert torch.equal(chosen.features[tap], values), f"`choose` gives other features of {tap} than `score`"
+    if isinstance(chosen, GreedyScores):
+        assert torch.equal(chosen.best, first_argmax(scores.logits)), "`best` is not the first of the largest logits"
 
 
 def check_committed(

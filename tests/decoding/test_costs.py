@@ -46,7 +46,7 @@ def pipeline(**run: object) -> specframe.Pipeline:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(timing.psutil, "cpu_percent", lambda seconds: 0.0)  # other tests may run beside this one
+    monkeypatch.setattr(timing.psutil, "cpu_percent", lambda seconds: 0.0)  # other tests may run meanwhile
     return tmp_path / "cache" / "costs"
 
 

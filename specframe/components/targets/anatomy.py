@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures
+from specframe.components.targets import architectures, pack
+from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.forward import recurrence
+from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
@@ -96,6 +98,10 @@ class LoadedModel:
     model: nn.Module
     gguf: Path | None
     """The GGUF file of the same model, where there is one."""
+    quantization: Quantization | None = None
+    """Rounding of its matrices."""
+    cache: CacheForm | None = None
+    """Rounding of its keys and values."""
 
     def _attach(self, model: nn.Module, tokenizer: TokenizerSource, gguf: Path | None = None) -> None:
         self.model, self.gguf = model, gguf
@@ -113,6 +119,16 @@ class LoadedModel:
     def forward(self) -> Forward:
         """The forward pass: transformers' own, compiled, or native."""
         return self.computing.inner
+
+    def _quantize(self, quantization: Quantization) -> None:
+        pack.quantize(self.model, quantization, self.gguf)
+        self.quantization = quantization
+        self._take_native("quantize", native_passes.unfit)
+
+    def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
+        parts = self.config, self.parts.decoder, self.parts.layers
+        taken = native_passes.native_forward(self.model, parts, option, unfit, self.cache)
+        self.computing.inner = taken or self.forward
 
     def identify(self) -> TargetIdentity:
         """Identifies the model."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from specframe.components.targets import architectures, image_probe, kind, loading, pack, probe
+from specframe.components.targets import architectures, image_probe, kind, loading, probe
 from specframe.components.targets.anatomy import LoadedModel
 from specframe.components.targets.forward import kept, resume
 from specframe.components.targets.forward import native as native_passes
@@ -19,8 +19,19 @@ from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, PromptSelection, SightPolicy
-from specframe.kernel.types import Committed, Drafts, KnownPrefix, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.kernel.types import (
+    Committed,
+    Drafts,
+    GreedyScores,
+    KnownPrefix,
+    Prompts,
+    Scores,
+    Teacher,
+    TokenTree,
+    Verdict,
+)
 from specframe.kernel.versions import Renamed
+from specframe.native.linear import logits_of
 from specframe.neural.forward import Features
 from specframe.neural.quantize import Quantization
 
@@ -48,10 +59,6 @@ class HFTarget(LoadedModel):
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
     """
 
-    quantization: Quantization | None = None
-    """Rounding of its matrices."""
-    cache: CacheForm | None = None
-    """Rounding of its keys and values."""
     prompt: PromptSelection | None = None
     """Selection of what it reads of a longer prompt; None: all of it."""
     keeps: SightPolicy | None = None
@@ -134,16 +141,6 @@ class HFTarget(LoadedModel):
         target.computing.inner = target.parts.eager if self.forward is self.parts.eager else self.forward
         return target
 
-    def _quantize(self, quantization: Quantization) -> None:
-        pack.quantize(self.model, quantization, self.gguf)
-        self.quantization = quantization
-        self._take_native("quantize", native_passes.unfit)
-
-    def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
-        parts = self.config, self.parts.decoder, self.parts.layers
-        taken = native_passes.native_forward(self.model, parts, option, unfit, self.cache)
-        self.computing.inner = taken or self.forward
-
     @property
     def reach(self) -> tuple[int, str]:
         """Number of positions that a row may take, and what ends it."""
@@ -172,7 +169,7 @@ class HFTarget(LoadedModel):
         check_prompts(prompts, self.context, self.vocab_size)
         if self.approximate:
             kept.require_texts(prompts)
-        prompts = self._shortened(prompts)
+        prompts = kept.shortened(prompts, self.prompt)
         self.parts.require_seeing(self.forward, prompts.inputs)
         self._sees = self._sees or image_probe.check_once(self, prompts)
         logits, features = state.read_prompts(self.forward, prompts, self._taps, self.parts.vision)
@@ -196,17 +193,6 @@ class HFTarget(LoadedModel):
             state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.of_prompts)))
         return len(state.ahead)
 
-    def _shortened(self, prompts: Prompts) -> Prompts:
-        """The prompts as they are read: short ones whole, of others what the selection chooses."""
-        select = self.prompt
-        if select is None or int(prompts.count.max()) <= select.tokens:
-            return prompts
-        texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device
-        rows = [text[:count] for text, count in texts]
-        kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
-        count = torch.tensor([len(row) for row in kept], device=device)
-        return Prompts(pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True), count)
-
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""
         dtype = self.dtype  # of a model, which looks for it
@@ -216,11 +202,26 @@ class HFTarget(LoadedModel):
     def score(self, tree: TokenTree) -> Scores:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
         state = self._running()
-        state.require_nodes(tree.tokens.shape[1])
-        drafted, state.drafted = state.drafted, None
+        drafted = state.begin(tree)
         logits, features = resume.score(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
+        return Scores(logits, self._taken(features))
+
+    @torch.no_grad()
+    def choose(self, tree: TokenTree) -> Scores:
+        """The same; by native passes, whose LM head is in floats, as `GreedyScores`."""
+        if not self.forward.finds_best:
+            return self.score(tree)
+        state = self._running()
+        drafted = state.begin(tree)
+        features = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
+        make = partial(logits_of, self.forward.head, features["last"])
+        return GreedyScores(features["best"], self._taken(features), make)
+
+    def _taken(self, features: Features) -> Features:
+        """The features that were requested, which are kept until the commit."""
+        state = self._running()
         state.take(self._cast({tap: values for tap, values in features.items() if tap in self._taps.every}))
-        return Scores(logits, state.features)
+        return state.features
 
     @torch.no_grad()
     def run_layers(

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.forward.state import State
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice, LayeredTarget, LookingAhead, SightPolicy, UpperSight
+from specframe.kernel.layers import (
+    NEWEST_QUERIES,
+    LayerChoice,
+    LayeredTarget,
+    LookingAhead,
+    PromptSelection,
+    SightPolicy,
+    UpperSight,
+)
 from specframe.kernel.types import Committed, Prompts
 from specframe.native.sight import Causal
 from specframe.neural.forward import NONE, Forward, Pass
@@ -139,3 +148,14 @@ def _ahead(state: State, forward: Forward, answer: Tensor | None, root: Tensor, 
         queries.append(torch.stack([features[f"query.{layer}"] for layer in range(layers)]))
         taken += more
     return torch.cat(queries, 2)
+
+
+def shortened(prompts: Prompts, select: PromptSelection | None) -> Prompts:
+    """The prompts as they are read: short ones whole, of others what the selection chooses."""
+    if select is None or int(prompts.count.max()) <= select.tokens:
+        return prompts
+    texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device
+    rows = [text[:count] for text, count in texts]
+    kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
+    count = torch.tensor([len(row) for row in kept], device=device)
+    return Prompts(pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True), count)

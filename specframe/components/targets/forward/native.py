@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from specframe.native.blocks import BLOCK
 from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
+from specframe.native.screen import Screen, can_screen
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
@@ -67,6 +69,7 @@ class NativeForward:
         """
         self.cache = cache
         self.head: nn.Module = packed(head)
+        self.finds_best = can_screen(self.head)
         self._embedding: nn.Embedding = decoder.embed_tokens
         self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
         self._modules, self._layers = layers, self._pack(layers)
@@ -90,7 +93,14 @@ class NativeForward:
             last, features = self.decode(asked, asked.sight, memory)
         if "last" in asked.taps:
             features["last"] = last
+        if "best" in asked.taps:
+            features["best"] = self._screen.likeliest(last)
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
+
+    @cached_property
+    def _screen(self) -> Screen:
+        assert isinstance(self.head, QuantizedLinear)
+        return Screen(self.head)
 
     def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The hidden states and features [B, T, D] of texts, 0 at padding; and the queries of the newest tokens."""
@@ -139,7 +149,7 @@ class NativeForward:
         hidden = entry.float().contiguous()  # [B, T, D]
         shape, sizes = hidden.shape[:2], self._layers.shape
         wide = {"layer": hidden.shape[2], "query": sizes.heads * sizes.head_size}
-        wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if tap != "last"}
+        wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if "." in tap}
         few = None if asked.layers is None else asked.layers.quantize
         layers = self._layers if few is None else self._copies[few]
         places = asked.positions if asked.places is None else asked.places

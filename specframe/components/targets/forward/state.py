@@ -202,6 +202,12 @@ class State:
         self.drafted = resume.Drafted.put(self.drafted, chosen, tree, nodes, features) if serves else None
         return features
 
+    def begin(self, tree: TokenTree) -> resume.Drafted | None:
+        """Makes room for a tree's nodes, and returns the layers that ran over it as a draft. Raises InputError."""
+        self.require_nodes(tree.tokens.shape[1])
+        drafted, self.drafted = self.drafted, None
+        return drafted
+
     def require_nodes(self, count: int) -> None:
         """Makes room for a tree of so many nodes. Raises InputError when positions are used up, or before a commit."""
         if self.admitted is not None:

@@ -1,0 +1,139 @@
+// The largest of a row's products with a weight, by way of a copy of the weight in 8 bits.
+//
+// Of an output's weights w, their copy c, activations x and their codes y, the product w x differs from c y by at most
+// |w - c| |x| + |c| |x - y| (Cauchy and Schwarz). Where another output is above one by more than that, it is not the
+// largest. Tiles with others, a few, are multiplied by the very instructions that multiply a whole weight: the result is
+// the largest of those products, bit for bit, and reads half of a weight of 16 bits, or a quarter of one of 32.
+
+#pragma once
+
+#include "attention.h"
+#include "team.h"
+
+namespace {
+
+constexpr int64_t PIECE = 256;   // tiles that one thread looks through
+constexpr double LARGE = 1e15;   // of a row: beyond it a sum may be infinite, and nothing is ruled out
+constexpr float TINY = 1e-30f;   // more than numbers below the normal ones, which may count as 0, can add up to
+
+struct Screen {
+  Weight exact, copy;        // without a bias
+  const float *lost, *kept;  // [tiles * TILE]: |w - c| and |c|, with what the sums of floats may be off by
+};
+
+inline const Lane* lanes(const float* from) { return reinterpret_cast<const Lane*>(from); }
+
+inline Lane larger(Lane a, Lane b) { return a > b ? a : b; }
+
+inline float largest(Lane lane) {
+  float most[LANE];
+  std::memcpy(most, &lane, sizeof(lane));
+  for (int width = LANE / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) most[i] = most[i] > most[i + width] ? most[i] : most[i + width];
+  return most[0];
+}
+
+struct Best {
+  float value = -INFINITY;
+  int64_t output = -1;
+};
+
+}  // namespace
+
+// `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number.
+// Returns 0, or 1 where there is no memory.
+extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t rows, int64_t* best) try {
+  const Weight &exact = screen->exact, &copy = screen->copy;
+  const int64_t inputs = exact.inputs, tiles = exact.tiles(), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
+  const float *lost = screen->lost, *kept = screen->kept;
+  const int threads = omp_get_max_threads();
+  Codes coarse(rows, inputs, 8), fine(rows, inputs, exact.bits);
+  const std::unique_ptr<float[]> sizes(new float[2 * rows]);       // |x| and |x - y|
+  const std::unique_ptr<float[]> highest(new float[rows * tiles]);  // that an output of a tile may have
+  std::vector<Lane> bars(threads * rows * PARTS, Lane{} - INFINITY);  // that an output has at least, by thread
+  std::vector<Best> found(rows * pieces);
+#ifdef AMX
+  const bool registers = exact.bits == 16 && has_tiles();
+#else
+  const bool registers = false;
+#endif
+  Team team(threads);
+  Helpers::run(team, [&](Worker& worker) {
+    worker.share(rows, [&](int64_t row) {
+      const float* values = x + row * inputs;
+      coarse.set(row, values, inputs);
+      fine.set(row, values, inputs);
+      double all = 0, off = 0;
+      for (int64_t i = 0; i < inputs; ++i) {
+        const double value = exact.bits == 16 ? widen(narrow(values[i])) : values[i];
+        const double code = static_cast<double>(coarse.scale[row * blocks + i / BLOCK]) * coarse.code[row * inputs + i];
+        all += value * value;
+        off += (value - code) * (value - code);
+      }
+      sizes[row] = static_cast<float>(std::sqrt(all) * (1 + 1e-6));
+      sizes[rows + row] = static_cast<float>(std::sqrt(off) * (1 + 1e-6));
+    });
+    worker.share(tiles, [&](int64_t tile) {
+      const uint8_t *data = copy.data + tile * copy.tile_bytes(), *following = tile + 1 < tiles ? data + copy.tile_bytes() : data;
+      const int64_t start = tile * TILE, share = equal_share(rows, GROUP);
+      for (int64_t first = 0; first < rows; first += share) {
+        const int64_t count = std::min(share, rows - first);
+        alignas(64) float products[GROUP][TILE];
+        CODES<8>[count - 1](data, first + share < rows ? data : following, blocks, coarse, first, products);
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t row = first + r;
+          Lane* bar = bars.data() + (worker.id * rows + row) * PARTS;
+          Lane most = Lane{} - INFINITY;
+          for (int part = 0; part < PARTS; ++part) {
+            const int64_t at = start + part * LANE;
+            const Lane off = *lanes(lost + at) * sizes[row] + *lanes(kept + at) * sizes[rows + row] + TINY;
+            const Lane value = *lanes(products[r] + part * LANE);
+            bar[part] = larger(bar[part], value - off);
+            most = larger(most, value + off);
+          }
+          highest[row * tiles + tile] = largest(most);
+        }
+      }
+    });
+    bool configured = false;
+    worker.share(rows * pieces, [&](int64_t item) {
+      const int64_t row = item / pieces, first = item % pieces * PIECE;
+      Lane least = Lane{} - INFINITY;
+      for (int64_t at = row * PARTS; at < threads * rows * PARTS; at += rows * PARTS)
+        for (int part = 0; part < PARTS; ++part) least = larger(least, bars[at + part]);
+      const float bar = largest(least);
+      const bool all = !(sizes[row] < LARGE);
+      for (int64_t tile = first; tile < std::min(first + PIECE, tiles); ++tile) {
+        if (!all && highest[row * tiles + tile] < bar) continue;
+        const uint8_t* data = exact.data + tile * exact.tile_bytes();
+        alignas(64) float products[MANY][TILE];
+#ifdef AMX
+        if (registers && !configured) configure(1);
+        configured = registers;
+#endif
+        if (exact.bits == 32) multiply_in_turns(SINGLES, TOGETHER_SINGLES, data, data, blocks, fine, row, 1, products);
+        else multiply_halves(data, data, blocks, fine, row, 1, registers, products);
+        const int64_t start = tile * TILE, width = std::min(TILE, exact.outputs - start);
+        for (int64_t i = 0; i < width; ++i) {
+          const float value = products[0][i];
+          if (!(value <= found[item].value) && found[item].value == found[item].value) found[item] = {value, start + i};
+        }
+      }
+    });
+#ifdef AMX
+    if (configured) _tile_release();
+#endif
+    (void)configured;
+  });
+  for (int64_t row = 0; row < rows; ++row) {
+    Best most;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const Best& other = found[row * pieces + piece];
+      if (!(other.value <= most.value) && most.value == most.value) most = other;
+    }
+    best[row] = most.value == most.value ? most.output : -1;
+  }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}

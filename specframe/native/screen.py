@@ -1,0 +1,89 @@
+"""The likeliest token of an LM head without its logits: a copy in 8 bits rules out all but a few of them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import Structure, c_void_p
+
+import torch
+from torch import Tensor
+
+from specframe.native.blocks import BLOCK, TILE, PackedBlocks, round_to_blocks, unpack
+from specframe.native.bounds import check_numbers
+from specframe.native.build import Weight, load_native
+from specframe.native.linear import QuantizedLinear
+
+TILES = 1024
+"""Tiles of a head that are copied at a time."""
+UNKNOWN = 1e30
+"""Bound of outputs that a head's last tile does not have, which are never the largest."""
+UNIT = 2.0**-24
+"""Largest relative error of an operation in float32."""
+
+
+class _Screen(Structure):
+    _fields_ = (("exact", Weight), ("copy", Weight), ("lost", c_void_p), ("kept", c_void_p))
+
+
+class Screen:
+    """An LM head in 16 or 32 bits with its copy in 8, which finds the largest logit bit for bit.
+
+    It reads the copy whole, and of the head the tiles whose logits may be the largest by the copy, a few: for
+    each token the rounding of weights and states moves a logit by a bounded amount (Cauchy and Schwarz).
+    """
+
+    def __init__(self, head: QuantizedLinear) -> None:
+        """A head that `can_screen`."""
+        copies, lost, kept = [], [], []
+        for tiles in head.packed.split(TILES):
+            exact = unpack(tiles, len(tiles) * TILE, head.bits).values()
+            copies.append(copy := round_to_blocks(exact, 8))
+            off, size = _bounds(exact, copy)
+            lost.append(off)
+            kept.append(size)
+        whole = PackedBlocks(
+            torch.cat([copy.codes for copy in copies]), torch.cat([copy.scale for copy in copies]), None
+        )
+        self.head, self.copy = head, QuantizedLinear(whole.take(slice(0, head.out_features)))
+        self._lost, self._kept = torch.cat(lost), torch.cat(kept)  # [whole tiles] each
+        self._lost[head.out_features :] = UNKNOWN
+
+    def likeliest(self, states: Tensor) -> Tensor:
+        """The first token of the largest logit of each state, [.., D] -> [..] int64; -1 where that is not a number."""
+        rows = states.float().contiguous()
+        best = torch.empty(rows.shape[:-1], dtype=torch.int64)
+        check_numbers((rows,))
+        if rows.shape[-1] != self.head.in_features:
+            raise ValueError(f"the head takes {self.head.in_features} numbers a state, not {rows.shape[-1]}")
+        record = _Screen(self.head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        load_native().specframe_likeliest(ctypes.byref(record), rows.data_ptr(), best.numel(), best.data_ptr())
+        return best
+
+
+def can_screen(head: object) -> bool:
+    """Returns whether a head's largest logit can be found by a copy: one in floats, without bias, of finite weights.
+
+    The matrix of a head in 4 or 8 bits is no larger than a copy.
+    """
+    return (
+        isinstance(head, QuantizedLinear)
+        and head.bits >= 16
+        and head.bias is None
+        and head.packed.is_cpu
+        and bool(head.packed.view(torch.bfloat16 if head.bits == 16 else torch.float32).abs().amax() < 1e4)
+    )
+
+
+def _bounds(exact: Tensor, copy: PackedBlocks) -> tuple[Tensor, Tensor]:
+    """Bounds of an output's error by the norms of a state and of what rounding takes from it, [N] each.
+
+    The first has what the sums of floats may be off by, too: of the head's products, and of the copy's, where the codes
+    are taken as positive, and what that adds is subtracted.
+    """
+    inputs = exact.shape[1]
+    rounded = copy.values()
+    lost, size, kept = ((values.double().norm(dim=1)) for values in (exact - rounded, exact, rounded))
+    largest = copy.scale.double().amax(1)
+    sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * largest * math.sqrt(inputs)
+    return tuple((bound * (1 + 1e-5)).float() for bound in (lost + UNIT * sums, kept))

@@ -1,0 +1,145 @@
+"""Greedy scores: the likeliest token after every node, and logits where they are asked for, by native passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import specframe
+from specframe.components.drafters.recycling import Recycling
+from specframe.components.targets.hf import HFTarget
+from specframe.decoding.session import Session
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import GreedyScores
+from specframe.testing import check_target
+from tests.components.targets.models import PROMPTS, VOCABULARY
+from tests.components.targets.test_layers import BROAD
+
+DTYPES = [torch.bfloat16, torch.float32]
+SAMPLING = {"temperature": 0.0, "max_new_tokens": 24, "ignore_eos": True}
+
+
+@pytest.fixture
+def native(build):
+    """A tiny random Llama that native passes run."""
+
+    def make(dtype: torch.dtype = torch.float32, **changes: object) -> HFTarget:
+        torch.manual_seed(0)
+        target = HFTarget.from_model(build("llama", **(BROAD | changes)).to(dtype))
+        target._take_native()
+        assert target.forward.finds_best
+        return target
+
+    return make
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The names of the target's methods that cycles call."""
+    calls: list[str] = []
+    for method in (HFTarget.score, HFTarget.choose):
+
+        def called(self, tree, inner=method):
+            calls.append(inner.__name__)
+            return inner(self, tree)
+
+        monkeypatch.setattr(HFTarget, method.__name__, called)
+    return calls
+
+
+def decoded(target: HFTarget, drafter: object = "suffix", **parts: object) -> list[list[int]]:
+    sampling = SAMPLING | {key: parts.pop(key) for key in ("temperature",) if key in parts}
+    made = specframe.compose(target=target, drafter=drafter, sampling=sampling, run={"batch": 3}, **parts)
+    return made.generate([list(prompt) for prompt in PROMPTS]).tokens
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_native_target_keeps_the_contract(native, dtype):
+    check_target(lambda: native(dtype, max_position_embeddings=600), close=1e-1 if dtype == torch.bfloat16 else 1e-5)
+
+
+class Blurting(HFTarget):
+    """Chooses the token behind the likeliest."""
+
+    def choose(self, tree):
+        scores = super().choose(tree)
+        return GreedyScores((scores.best + 1) % self.vocab_size, scores.features, lambda: scores.logits)
+
+
+def test_a_target_that_chooses_another_token_fails(native):
+    def make() -> HFTarget:
+        target = native()
+        target.__class__ = Blurting
+        return target
+
+    with pytest.raises(AssertionError, match="not the first of the largest logits"):
+        check_target(make)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "drafter", ["none", "suffix", {"use": "self", "exit": 1}, {"use": "recycling", "nodes": 6}], ids=str
+)
+def test_greedy_texts_are_those_of_logits(native, dtype, drafter, monkeypatch):
+    tree = {"tree": {"use": "chain", "depth": 2}} if isinstance(drafter, dict) and drafter["use"] == "self" else {}
+    found = decoded(native(dtype), drafter, **tree)
+    monkeypatch.setattr(HFTarget, "choose", HFTarget.score)
+    assert decoded(native(dtype), drafter, **tree) == found
+
+
+def test_greedy_decoding_makes_no_logits(native, seen, monkeypatch):
+    made = []
+    monkeypatch.setattr("specframe.components.targets.hf.logits_of", lambda *given: made.append(given))
+    decoded(native())
+    assert set(seen) == {"choose"} and not made
+
+
+def test_logits_that_a_part_reads_are_made_at_once_from_then_on(native, seen, monkeypatch):
+    read = []
+
+    def observe(self, cycle, inner=Recycling.observe):
+        read.append(cycle.scores.logits.shape)
+        inner(self, cycle)
+
+    monkeypatch.setattr(Recycling, "observe", observe)
+    decoded(native(), {"use": "recycling", "nodes": 6})
+    assert seen[0] == "choose" and set(seen[1:]) == {"score"}
+    assert len(read) == len(seen) + 1 and {shape[2] for shape in read} == {VOCABULARY}
+
+
+def test_new_rows_begin_anew(native, seen):
+    made = specframe.compose(target=native(), drafter={"use": "recycling", "nodes": 6}, sampling=SAMPLING)
+    requests = made.requests([list(prompt) for prompt in PROMPTS])
+    with made.open(requests, slots=3) as session:
+        assert isinstance(session, Session)
+        for request in requests:
+            session.admit([request])
+            session.step()
+            session.step()
+    assert seen == ["choose", "score"] * 3
+
+
+@pytest.mark.parametrize("rule", [{"temperature": 0.7}, {"verifier": "recursive", "temperature": 0.7}], ids=str)
+def test_sampled_decoding_makes_logits(native, seen, rule):
+    decoded(native(), **rule)
+    assert set(seen) == {"score"}
+
+
+def test_processors_get_logits(native, seen):
+    made = specframe.compose(target=native(), drafter="suffix", sampling=SAMPLING | {"repetition_penalty": 1.2})
+    made.generate([list(PROMPTS[0])])
+    assert set(seen) == {"score"}
+
+
+def test_a_target_without_native_passes_scores(build, seen):
+    target = HFTarget.from_model(build("llama", **BROAD))
+    seen.clear()
+    decoded(target)
+    assert set(seen[::2]) == {"choose"} and set(seen[1::2]) == {"score"}
+
+
+def test_states_that_are_not_numbers_end_decoding_with_an_error(native):
+    target = native()
+    target.forward._ending.fill_(torch.nan)
+    with pytest.raises(InputError, match="no token has any probability"):
+        decoded(target)

@@ -24,6 +24,7 @@ class Verification:
 
     def __init__(self, target: Target, verifier: Verifier) -> None:
         self._target, self._verifier = target, verifier
+        self._choose = target.choose if isinstance(target, GreedyTarget) else target.score
         self._greedy, self._visiting = greedy_of(verifier), visiting_of(verifier)
         self._by_position = verifier.needs.by_position
         self.renew()
@@ -35,12 +36,11 @@ class Verification:
 
     def score(self, draft: TokenTree, sampling: Sampling | RowSampling) -> Scores:
         """The scores of a draft's nodes."""
-        target = self._target
         self._asked = self._asked or (self._last is not None and self._last.asked)
         plain = sampling.greedy and not sampling.processors and self._greedy is not None
-        if self._asked or not plain or not isinstance(target, GreedyTarget):
-            return target.score(draft)
-        scores = target.choose(draft)
+        if self._asked or not plain:
+            return self._target.score(draft)
+        scores = self._choose(draft)
         self._last = scores if isinstance(scores, GreedyScores) else None
         return scores
 

@@ -15,6 +15,11 @@ TILE = 16
 Bits = Literal[4, 8, 16, 32]
 
 
+def block_bytes(bits: Bits) -> int:
+    """The bytes of a tile's block: its weights, and behind those in few bits their scales and lowest values."""
+    return TILE * BLOCK * bits // 8 + TILE * {4: 4, 8: 2}.get(bits, 0)
+
+
 @dataclass(frozen=True)
 class PackedBlocks:
     """A matrix [N, K] as GGUF's formats Q4_0, Q4_1 and Q8_0 hold it: weight = scale * code + low.

@@ -119,6 +119,8 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
     ]
     loaded.specframe_vote.argtypes = [POINTER(Ballot)]
+    loaded.specframe_copy.argtypes = [POINTER(Weight), c_void_p, c_void_p]
+    loaded.specframe_copy.restype = None
     loaded.specframe_likeliest.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
     for name in ("multiply", "decode", "recur", "draft", "vote", "likeliest"):
         function = getattr(loaded, f"specframe_{name}")

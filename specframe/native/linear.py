@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specframe.native.blocks import Floats, PackedBlocks, unpack
+from specframe.native.blocks import BLOCK, TILE, Bits, Floats, PackedBlocks, block_bytes, unpack
 from specframe.native.build import Weight, load_native
 
 
@@ -29,6 +29,12 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
         self._floats: tuple[int, Tensor] | None = None
 
+    @classmethod
+    def empty(cls, outputs: int, inputs: int, bits: Bits) -> QuantizedLinear:
+        """A layer without bias, whose weights are still to be written."""
+        shape = -(-outputs // TILE), inputs // BLOCK, block_bytes(bits)
+        return cls._of(torch.empty(shape, dtype=torch.uint8), outputs, bits)
+
     @property
     def blocks(self) -> PackedBlocks | Floats:
         """The weights, unpacked to codes."""
@@ -41,17 +47,27 @@ class QuantizedLinear(nn.Module):
     @classmethod
     def join(cls, layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
         """One layer of all their outputs, which are whole tiles of as many bits; they share its storage afterwards."""
-        joined = cls.__new__(cls)
-        nn.Module.__init__(joined)
-        joined.out_features = sum(layer.out_features for layer in layers)
-        joined.in_features, joined.bits = layers[0].in_features, layers[0].bits
-        joined._floats = None
-        joined.register_buffer("packed", torch.cat([layer.packed for layer in layers]), persistent=False)
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        joined.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+        joined = cls._of(
+            torch.cat([layer.packed for layer in layers]),
+            sum(layer.out_features for layer in layers),
+            layers[0].bits,
+            torch.cat(biases) if biases else None,
+        )
         for layer, part in zip(layers, joined.packed.split([len(layer.packed) for layer in layers]), strict=True):
             layer.packed = part
         return joined
+
+    @classmethod
+    def _of(cls, packed: Tensor, outputs: int, bits: Bits, bias: Tensor | None = None) -> QuantizedLinear:
+        """A layer of packed weights [tiles, K / 32, bytes]."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.out_features, layer.in_features, layer.bits = outputs, packed.shape[1] * BLOCK, bits
+        layer._floats = None
+        layer.register_buffer("packed", packed, persistent=False)
+        layer.register_buffer("bias", bias, persistent=False)
+        return layer
 
     @property
     def record(self) -> Weight:

@@ -33,12 +33,53 @@ inline float largest(Lane lane) {
   return most[0];
 }
 
+// One weight of a tile of 16 or 32 bits: of an output, by the block and place of its input.
+inline float weight_at(const uint8_t* block, int64_t bits, int64_t output, int64_t input) {
+  if (bits == 32) return reinterpret_cast<const float*>(block)[input * TILE + output];
+  return widen(reinterpret_cast<const uint16_t*>(block)[input / 2 * 2 * TILE + 2 * output + input % 2]);
+}
+
 struct Best {
   float value = -INFINITY;
   int64_t output = -1;
 };
 
 }  // namespace
+
+// Writes a copy of a weight in 8 bits, in blocks as GGUF's Q8_0 has them, and of each output the squares of the norms |w - c|,
+// |w| and |c|, and the largest scale: [4, tiles * TILE].
+extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms) {
+  const int64_t tiles = exact->tiles(), blocks = exact->inputs / BLOCK, outputs = tiles * TILE;
+  Team team(omp_get_max_threads());
+  Helpers::run(team, [&](Worker& worker) {
+    worker.share(tiles, [&](int64_t tile) {
+      double *lost = norms + tile * TILE, *size = lost + outputs, *kept = size + outputs, *scales = kept + outputs;
+      for (int64_t b = 0; b < blocks; ++b) {
+        const uint8_t* from = exact->data + tile * exact->tile_bytes() + b * block_bytes(exact->bits);
+        uint8_t* to = copy + (tile * blocks + b) * block_bytes(8);
+        for (int64_t i = 0; i < TILE; ++i) {
+          float values[BLOCK], most = 0;
+          for (int64_t k = 0; k < BLOCK; ++k) most = std::max(most, std::abs(values[k] = weight_at(from, exact->bits, i, k)));
+          const _Float16 narrowed = static_cast<_Float16>(most / 127);
+          const float scale = static_cast<float>(narrowed), inverse = scale > 0 ? 1 / scale : 0;
+          std::memcpy(to + TILE * BLOCK + 2 * i, &narrowed, 2);
+          float off = 0, whole = 0, rounded = 0;  // of so few numbers, they are as good as exact next to the bounds' own room
+          for (int64_t k = 0; k < BLOCK; ++k) {
+            const float code = std::max(-127.f, std::min(127.f, std::nearbyintf(values[k] * inverse))), value = code * scale;
+            to[k / 4 * 4 * TILE + 4 * i + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
+            off += (values[k] - value) * (values[k] - value);
+            whole += values[k] * values[k];
+            rounded += value * value;
+          }
+          lost[i] += off;
+          size[i] += whole;
+          kept[i] += rounded;
+          scales[i] = std::max(scales[i], static_cast<double>(scale));
+        }
+      }
+    });
+  });
+}
 
 // `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number.
 // Returns 0, or 1 where there is no memory.

@@ -5,17 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 from ctypes import Structure, c_void_p
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from specframe.native.blocks import BLOCK, TILE, PackedBlocks, round_to_blocks, unpack
+from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_numbers
 from specframe.native.build import Weight, load_native
 from specframe.native.linear import QuantizedLinear
 
-TILES = 1024
-"""Tiles of a head that are copied at a time."""
 UNKNOWN = 1e30
 """Bound of outputs that a head's last tile does not have, which are never the largest."""
 UNIT = 2.0**-24
@@ -35,18 +34,11 @@ class Screen:
 
     def __init__(self, head: QuantizedLinear) -> None:
         """A head that `can_screen`."""
-        copies, lost, kept = [], [], []
-        for tiles in head.packed.split(TILES):
-            exact = unpack(tiles, len(tiles) * TILE, head.bits).values()
-            copies.append(copy := round_to_blocks(exact, 8))
-            off, size = _bounds(exact, copy)
-            lost.append(off)
-            kept.append(size)
-        whole = PackedBlocks(
-            torch.cat([copy.codes for copy in copies]), torch.cat([copy.scale for copy in copies]), None
-        )
-        self.head, self.copy = head, QuantizedLinear(whole.take(slice(0, head.out_features)))
-        self._lost, self._kept = torch.cat(lost), torch.cat(kept)  # [whole tiles] each
+        self.head, self.copy = head, QuantizedLinear.empty(head.out_features, head.in_features, 8)
+        norms = torch.zeros(4, len(head.packed) * TILE, dtype=torch.float64)
+        record = head.record
+        load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
+        self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
 
     def likeliest(self, states: Tensor) -> Tensor:
@@ -61,7 +53,7 @@ class Screen:
         return best
 
 
-def can_screen(head: object) -> bool:
+def can_screen(head: object) -> TypeGuard[QuantizedLinear]:
     """Returns whether a head's largest logit can be found by a copy: one in floats, without bias, of finite weights.
 
     The matrix of a head in 4 or 8 bits is no larger than a copy.
@@ -75,15 +67,13 @@ def can_screen(head: object) -> bool:
     )
 
 
-def _bounds(exact: Tensor, copy: PackedBlocks) -> tuple[Tensor, Tensor]:
+def _bounds(norms: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
     """Bounds of an output's error by the norms of a state and of what rounding takes from it, [N] each.
 
-    The first has what the sums of floats may be off by, too: of the head's products, and of the copy's, where the codes
-    are taken as positive, and what that adds is subtracted.
+    Given [4, N] float64: the squared norms of what rounding takes from an output's weights, of these, of their copy,
+    and its largest scale. The first bound has what the sums of floats may be off by, too: of the head's products, and
+    of the copy's, where the codes are taken as positive, and what that adds is subtracted.
     """
-    inputs = exact.shape[1]
-    rounded = copy.values()
-    lost, size, kept = ((values.double().norm(dim=1)) for values in (exact - rounded, exact, rounded))
-    largest = copy.scale.double().amax(1)
-    sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * largest * math.sqrt(inputs)
-    return tuple((bound * (1 + 1e-5)).float() for bound in (lost + UNIT * sums, kept))
+    lost, size, kept = norms[:3].sqrt()
+    sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * norms[3] * math.sqrt(inputs)
+    return ((lost + UNIT * sums) * (1 + 1e-5)).float(), (kept * (1 + 1e-5)).float()

@@ -128,7 +128,9 @@ class LoadedModel:
     def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
         parts = self.config, self.parts.decoder, self.parts.layers
         taken = native_passes.native_forward(self.model, parts, option, unfit, self.cache)
-        self.computing.inner = taken or self.forward
+        if taken is not None:
+            taken.find_best()
+            self.computing.inner = taken
 
     def identify(self) -> TargetIdentity:
         """Identifies the model."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -69,7 +68,7 @@ class NativeForward:
         """
         self.cache = cache
         self.head: nn.Module = packed(head)
-        self.finds_best = can_screen(self.head)
+        self._screen: Screen | None = None
         self._embedding: nn.Embedding = decoder.embed_tokens
         self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
         self._modules, self._layers = layers, self._pack(layers)
@@ -93,14 +92,19 @@ class NativeForward:
             last, features = self.decode(asked, asked.sight, memory)
         if "last" in asked.taps:
             features["last"] = last
-        if "best" in asked.taps:
+        if "best" in asked.taps and self._screen is not None:
             features["best"] = self._screen.likeliest(last)
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
-    @cached_property
-    def _screen(self) -> Screen:
-        assert isinstance(self.head, QuantizedLinear)
-        return Screen(self.head)
+    @property
+    def finds_best(self) -> bool:
+        """True if it has the tap `best`."""
+        return self._screen is not None
+
+    def find_best(self) -> None:
+        """Makes a copy of the LM head for the tap `best`, if that tap takes less time than logits."""
+        if can_screen(self.head):
+            self._screen = Screen(self.head)
 
     def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The hidden states and features [B, T, D] of texts, 0 at padding; and the queries of the newest tokens."""

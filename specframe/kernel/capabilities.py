@@ -167,7 +167,8 @@ class DelegatingTarget:
     """Another target in all but what a subclass defines, so that it is an instance of the same protocols.
 
     From Python 3.12 on, isinstance looks a protocol's members up without calling `__getattr__`. So each public name of
-    the other target stands in a subclass, which is made with the object.
+    the other target stands in a subclass, which is made with the object. Where a subclass has a `score` of its own,
+    `choose` is that.
     """
 
     def __new__(cls, target: object, *arguments: Any, **options: Any) -> Self:
@@ -197,6 +198,8 @@ class _Delegated:
 def _with_names(cls: type[DelegatingTarget], names: frozenset[str]) -> type[Any]:
     """A subclass of the same name with these further names."""
     further: dict[str, Any] = {name: _Delegated(name) for name in sorted(names) if not hasattr(cls, name)}
+    if "choose" in further and hasattr(cls, "score"):
+        further["choose"] = lambda self, tree: self.score(tree)
     return type(cls.__name__, (cls,), further | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 

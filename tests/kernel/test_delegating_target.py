@@ -7,19 +7,21 @@ from inspect import getattr_static
 from typing import Any
 
 import pytest
+import torch
 
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.inspect.recorder import RecordedTarget, Recorder
 from specframe.kernel.capabilities import DelegatingTarget, SeeingTarget
-from specframe.kernel.interfaces import ChunkedTarget, NeuralTarget, Target, TextTarget, text_of
+from specframe.kernel.interfaces import ChunkedTarget, GreedyTarget, NeuralTarget, Target, TextTarget, text_of
 from specframe.kernel.layers import LayeredTarget
+from specframe.kernel.types import Prompts, Scores, TokenTree, Verdict
 from specframe.neural.heads import DivisibleTarget
 from specframe.sampling.laws import Sampling
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-PROTOCOLS = (NeuralTarget, TextTarget, ChunkedTarget, LayeredTarget, DivisibleTarget, SeeingTarget)
+PROTOCOLS = (NeuralTarget, TextTarget, GreedyTarget, ChunkedTarget, LayeredTarget, DivisibleTarget, SeeingTarget)
 DYNAMIC = {"DelegatingTarget": "capabilities", "Generator": "patches", "Race": "exponential", "LazyTensor": "uniform"}
 """The classes that answer for any name, by their modules: `DelegatingTarget`, and random numbers that refuse it."""
 
@@ -53,6 +55,27 @@ def test_it_is_an_instance_of_the_same_protocols(make: Any, wrap: Any) -> None:
     assert [protocol for protocol in PROTOCOLS if isinstance(around, protocol)] == offered
     assert not [lacking(around, protocol) for protocol in offered if lacking(around, protocol)]
     assert not [public for public in dir(inner) if public[0] != "_" and getattr_static(around, public, None) is None]
+
+
+class Halved(DelegatingTarget):
+    """Scores with half of the logits."""
+
+    def score(self, tree: TokenTree) -> Scores:
+        scores = self._target.score(tree)
+        return Scores(scores.logits / 2, scores.features)
+
+
+def test_greedy_scores_are_those_of_a_score_of_its_own() -> None:
+    inner = neural()
+    prompts = Prompts(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
+    for around, factor in ((DelegatingTarget(inner), 1), (Halved(inner), 2)):
+        assert isinstance(around, GreedyTarget)
+        inner.open(1, 16)
+        tree, scores = inner.admit(prompts)
+        root = scores.logits[:, 0].argmax(-1)
+        inner.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(root), root))
+        tree = TokenTree.root_only(root)
+        assert torch.equal(factor * around.choose(tree).logits, inner.score(tree).logits)
 
 
 def test_control_a_class_that_only_answers_for_any_name_is_none() -> None:

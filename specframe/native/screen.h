@@ -91,7 +91,7 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
   Codes coarse(rows, inputs, 8), fine(rows, inputs, exact.bits);
   const std::unique_ptr<float[]> sizes(new float[2 * rows]);       // |x| and |x - y|
   const std::unique_ptr<float[]> highest(new float[rows * tiles]);  // that an output of a tile may have
-  std::vector<Lane> bars(threads * rows * PARTS, Lane{} - INFINITY);  // that an output has at least, by thread
+  std::vector<float> bars(threads * rows * TILE, -INFINITY);        // that an output has at least, by thread
   std::vector<Best> found(rows * pieces);
 #ifdef AMX
   const bool registers = exact.bits == 16 && has_tiles();
@@ -123,7 +123,7 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
         CODES<8>[count - 1](data, first + share < rows ? data : following, blocks, coarse, first, products);
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
-          Lane* bar = bars.data() + (worker.id * rows + row) * PARTS;
+          Lane* bar = reinterpret_cast<Lane*>(bars.data() + (worker.id * rows + row) * TILE);
           Lane most = Lane{} - INFINITY;
           for (int part = 0; part < PARTS; ++part) {
             const int64_t at = start + part * LANE;
@@ -140,8 +140,8 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
     worker.share(rows * pieces, [&](int64_t item) {
       const int64_t row = item / pieces, first = item % pieces * PIECE;
       Lane least = Lane{} - INFINITY;
-      for (int64_t at = row * PARTS; at < threads * rows * PARTS; at += rows * PARTS)
-        for (int part = 0; part < PARTS; ++part) least = larger(least, bars[at + part]);
+      for (int64_t at = row * TILE; at < threads * rows * TILE; at += rows * TILE)
+        for (int part = 0; part < PARTS; ++part) least = larger(least, lanes(bars.data() + at)[part]);
       const float bar = largest(least);
       const bool all = !(sizes[row] < LARGE);
       for (int64_t tile = first; tile < std::min(first + PIECE, tiles); ++tile) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 from weakref import proxy
 
@@ -103,9 +104,7 @@ class SlotCache(Cache):
         if source.is_cpu:
             if isinstance(destination, int):
                 destination = torch.arange(destination, destination + source.shape[1]).expand_as(source)
-            for row, pair in enumerate(zip(source.tolist(), destination.tolist(), strict=True)):
-                for block in self._blocks:
-                    move_slots(block[:, row], *pair)
+            self.move(source.tolist(), destination.tolist())
             return
         if isinstance(destination, int):
             end = destination + source.shape[1]
@@ -117,6 +116,11 @@ class SlotCache(Cache):
         rows = torch.arange(len(source), device=source.device)[:, None]  # [B, 1]
         for block in self._blocks:
             block[:, rows, :, destination] = block[:, rows, :, source]  # [B, J, P, H, D]
+
+    def move(self, sources: Sequence[Sequence[int]], destinations: Sequence[Sequence[int]]) -> None:
+        """Copies slots of each row in every layer, as `compact` does."""
+        for (row, pair), block in product(enumerate(zip(sources, destinations, strict=True)), self._blocks):
+            move_slots(block[:, row], *pair)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
         """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied.
@@ -194,8 +198,8 @@ class SlotCache(Cache):
     def planes(self, rows: int) -> list[Tensor]:
         """The keys and values of all layers in turn, [rows, H, S, D] each, when there was a forward pass.
 
-        They share memory with the cache, but torch knows nothing of it: a compiler takes each for a tensor of its own,
-        and so need not copy all when one is written. On a CUDA device graphs may count on their addresses.
+        They share memory with the cache, but torch does not know: a compiler takes each for a tensor of its own, and so
+        need not copy all when one is written. On a CUDA device graphs may count on their addresses.
         """
         if rows not in self._planes:
             places = [place for layer in self._slot_layers for place in layer.places]
@@ -228,10 +232,10 @@ class SlotCache(Cache):
         return self._blocks[0]
 
     def _allocate(self, planes: int, states: Tensor) -> int:
-        batch, heads, _, size = states.shape
-        self.rows = self.rows or batch
+        self.rows = self.rows or len(states)
+        shape = planes, self.rows, states.shape[1], self.capacity, states.shape[3]
         with torch.inference_mode(False):  # sessions of either mode may follow
-            self._blocks.append(states.new_zeros(planes, self.rows, heads, self.capacity, size))
+            self._blocks.append(states.new_zeros(shape))
         return len(self._blocks) - 1
 
 
@@ -263,8 +267,7 @@ class SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
         slots, width, first = self.cache.slots, self.cache.width, self.cache.row
-        last = first + len(key_states)
-        keys, values = self.keys[first:last], self.values[first:last]  # [B, H, S, D]
+        keys, values = (part[first : first + len(key_states)] for part in (self.keys, self.values))  # [B, H, S, D]
         if isinstance(slots, int):
             end = slots + key_states.shape[2]
             keys[:, :, slots:end] = key_states
@@ -294,6 +297,4 @@ class SlotLayer(CacheLayerMixin):
         """The capacity."""
         return self.cache.capacity
 
-    def get_max_cache_shape(self) -> int:
-        """The capacity, by the name transformers before 5.20 used."""
-        return self.cache.capacity
+    get_max_cache_shape = get_max_length  # its name before transformers 5.20

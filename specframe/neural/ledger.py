@@ -151,13 +151,19 @@ class Rows:
     def move(self, kept: Tensor, paths: Sequence[Sequence[int]]) -> None:
         """Moves the entries of accepted paths, nodes [B, A], behind the committed ones; row b takes paths[b] of them.
 
-        A row with a shorter path moves entries that nothing sees behind its end, which the next tree overwrites.
+        On other devices than a CPU a row with a shorter path moves entries that nothing sees behind its end, which the
+        next tree overwrites.
         """
         counts = [len(path) for path in paths]
         self.memory.commit(kept, counts)
         base, width = self.base, max(counts)
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.counts, strict=True))
         if start == width:
+            return
+        if kept.is_cpu:  # the paths are on the host
+            pairs = [*zip(paths, self.counts, strict=True)]
+            sources = [[self.origin + node for node in path[start:]] for path, _ in pairs]
+            self.memory.move(sources, [range(have + start, have + len(path)) for path, have in pairs])
             return
         if self.even:
             first: int | Tensor = base + start

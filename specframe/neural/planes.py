@@ -142,6 +142,9 @@ class PlaneCache(SlotCache):
     def compact(self, source: Tensor, destination: int | Tensor) -> None:
         """Does nothing: `commit` moved the entries."""
 
+    def move(self, sources: Sequence[Sequence[int]], destinations: Sequence[Sequence[int]]) -> None:
+        """Does nothing: `commit` moved the entries."""
+
     def put_row(self, memory: Tensor, row: int) -> None:
         """Raises InputError."""
         raise InputError("keys and values in int8 are kept for whole rows: a row begins with no prefix")

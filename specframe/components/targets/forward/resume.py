@@ -11,7 +11,7 @@ from torch import Tensor
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.native.sight import Listed, Mask
-from specframe.neural.forward import NONE, Features, Output, Pass, Run, is_query
+from specframe.neural.forward import EVERY, NONE, Features, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 
 
@@ -71,7 +71,7 @@ def score(
     There, the first layers run over the remaining nodes, the other layers over all. There may be features of more taps
     than were requested.
     """
-    logits, features = _run(run, tree, _asked(tree, rows, context), taps, rows, drafted)
+    logits, features = _run(run, tree, _asked(tree, rows, context, taps), rows, drafted)
     assert logits is not None
     return logits, features
 
@@ -80,21 +80,20 @@ def choose(
     run: Run, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
 ) -> Features:
     """The same without logits, with the features `best` and `last`."""
-    return _run(run, tree, replace(_asked(tree, rows, context), keep=NONE), taps | {"best", "last"}, rows, drafted)[1]
+    return _run(run, tree, _asked(tree, rows, context, taps | {"best", "last"}, NONE), rows, drafted)[1]
 
 
-def _asked(tree: TokenTree, rows: Rows, context: int) -> Pass:
+def _asked(tree: TokenTree, rows: Rows, context: int, taps: frozenset[str], keep: slice = EVERY) -> Pass:
     positions = positions_of(rows, tree, context)
-    return Pass(tree.tokens, positions, rows.tree(tree), places=rows.places(positions))
+    return Pass(tree.tokens, positions, rows.tree(tree), taps=taps, keep=keep, places=rows.places(positions))
 
 
-def _run(run: Run, tree: TokenTree, asked: Pass, taps: frozenset[str], rows: Rows, drafted: Drafted | None) -> Output:
-    asked = replace(asked, taps=taps)
+def _run(run: Run, tree: TokenTree, asked: Pass, rows: Rows, drafted: Drafted | None) -> Output:
     if drafted is None:
         return run(asked, rows.memory)
     chosen = drafted.chosen.rest
     found = _resumed(run, drafted, asked, tree, rows)
-    above = frozenset(tap for tap in taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.kept[0])
+    above = frozenset(tap for tap in asked.taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.kept[0])
     entry = found[f"layer.{drafted.chosen.whole - 1}"]
     logits, features = run(replace(asked, states=entry, layers=chosen, taps=above), rows.memory)
     return logits, {**found, **features}

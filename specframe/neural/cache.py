@@ -1,8 +1,8 @@
 """A key/value cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
 
-transformers' own caches append. Tree decoding needs two things more: a row's tokens are written at chosen slots, and
-only the accepted path of one forward's entries stays. Here all layers share one preallocated tensor, so that a path is
-kept in one go. The storage has room for a fixed number of rows and stays where it is while rows come and go.
+transformers' own caches append. Tree decoding needs more: a row's tokens are written at chosen slots, and only the
+accepted path of one forward's entries stays. Here all layers share one tensor, so that a path is kept in one go. It has
+room for a fixed number of rows, and stays where it is while rows come and go.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class SlotCache(Cache):
         need not copy all when one is written. On a CUDA device graphs may count on their addresses.
         """
         if rows not in self._planes:
-            places = [place for layer in self._slot_layers for place in layer.places]
+            places = (place for layer in self._slot_layers for place in layer.places)
             self._planes[rows] = [from_dlpack(self.plane(place)[:rows]) for place in places]
             if self._blocks[0].device.type == "cuda":
                 for plane in self._planes[rows]:
@@ -233,9 +233,8 @@ class SlotCache(Cache):
 
     def _allocate(self, planes: int, states: Tensor) -> int:
         self.rows = self.rows or len(states)
-        shape = planes, self.rows, states.shape[1], self.capacity, states.shape[3]
         with torch.inference_mode(False):  # sessions of either mode may follow
-            self._blocks.append(states.new_zeros(shape))
+            self._blocks.append(states.new_zeros(planes, self.rows, states.shape[1], self.capacity, states.shape[3]))
         return len(self._blocks) - 1
 
 

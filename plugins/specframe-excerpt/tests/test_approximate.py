@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -23,6 +21,7 @@ from specframe.kernel.capabilities import DelegatingTarget, is_approximate
 from specframe.kernel.discovery import discover
 from specframe.plugin import Prompts, Verdict
 from specframe_excerpt.specpc import AttendedTokens
+from tests.approximate_recipe import check_certificate, check_no_answers, check_run, write_recipe
 
 VOCAB = 16
 LONG = torch.randint(3, VOCAB, (40,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -161,43 +160,32 @@ def test_the_distance_is_a_second_implementation_s():
     assert count == 12 and logits.argmax(-1).tolist() == laws[1].argmax(-1).tolist()
 
 
-RECIPE = """
-target: {use: hf, model: zoo://talk-7m, prompt: {use: bm25, tokens: 24, chunk: 4, question: 8}}
-drafter: {use: lookup}
-verifier: {use: match}
-sampling: {temperature: 0, max_new_tokens: 8}
-run: {prompts: ["One day a fox met a bear at the river. The bear was old. The fox was young and hungry. Who was old?"]}
-"""
+PART = "prompt: {use: bm25, tokens: 24, chunk: 4, question: 8}"
 
 
 @pytest.fixture
 def recipe(tmp_path):
-    path = tmp_path / "part.yaml"
-    path.write_text(RECIPE)
-    return path
+    return write_recipe(tmp_path, PART)
 
 
 def test_a_run_calls_it_lossy(recipe, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", str(recipe), "--json", "run.repeats=0"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["lossless"] is False and found["approximate"] is True
+    check_run(recipe, capsys)
     assert main(["run", str(recipe), "run.repeats=0"]) == 0
     assert "the target reads or keeps a part of a long prompt" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_certificate_is_of_what_is_read_and_has_the_distance(recipe, capsys):
     found = certify(recipe, budget=2000)
-    assert isinstance(found, Certificate) and found.approximate and not found.lossless and found.composed
-    assert found.real is None and found.distance["shortened"] == 1 and found.distance["mean_tv"] > 0
+    assert isinstance(found, Certificate) and found.real is None
+    check_certificate(found)
     print_certificate(found.as_dict(), "part.yaml")
     shown = " ".join(capsys.readouterr().out.split())
     assert "not lossless, as the target is approximate: total variation" in shown and "1 of 1 prompt" in shown
 
 
 def test_a_bench_has_plain_decoding_of_both_targets(recipe, tmp_path):
-    full = tmp_path / "full.yaml"
-    full.write_text(RECIPE.replace(", prompt: {use: bm25, tokens: 24, chunk: 4, question: 8}", ""))
+    full = write_recipe(tmp_path)
     planned = plan_contestants(Selection([str(recipe), str(full), "plain"]), discover())
     names = {entrant.name: entrant.contestant.lossless for entrant in planned.entrants}
     assert names["part"] is False and names["full"] is True
@@ -207,17 +195,12 @@ def test_a_bench_has_plain_decoding_of_both_targets(recipe, tmp_path):
 
 
 def test_data_is_not_distilled_from_it(recipe, tmp_path, capsys):
-    texts = tmp_path / "prompts.txt"
-    texts.write_text("Who was old?\n")
-    assert main(["distill-data", str(recipe), "--prompts", str(texts), "--out", str(tmp_path / "answers")]) == 2
-    error = capsys.readouterr().err
-    assert "add target.prompt=null" in error and error.count("\n") == 1
+    check_no_answers(recipe, tmp_path, capsys, "prompt")
 
 
 def test_a_budget_below_the_window_is_a_line_of_the_recipe(tmp_path):
     with pytest.raises(InputError, match="a budget of 32 tokens does not exceed the window of 64"):
         AttendedTokens(tokens=32)
-    path = tmp_path / "part.yaml"
-    path.write_text(RECIPE.replace("bm25, tokens: 24", "bm26, tokens: 24"))
+    path = write_recipe(tmp_path, PART.replace("bm25", "bm26"))
     with pytest.raises(RecipeError, match="did you mean 'bm25'"):
         specframe.load(path)

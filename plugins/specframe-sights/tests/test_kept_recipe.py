@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from specframe.certify.recipe import certify
 from specframe.cli.main import main
+from tests.approximate_recipe import check_certificate, check_no_answers, check_run, write_recipe
 
-RECIPE = """
-target: {use: hf, model: zoo://talk-7m, keep: {use: speckv, budget: 24, window: 8, lookahead: 4}}
-drafter: {use: lookup}
-verifier: {use: match}
-sampling: {temperature: 0, max_new_tokens: 8}
-run: {prompts: ["One day a fox met a bear at the river. The bear was old. The fox was young and hungry. Who was old?"]}
-"""
+PART = "keep: {use: speckv, budget: 24, window: 8, lookahead: 4}"
 
 
 @pytest.fixture
 def recipe(tmp_path):
-    path = tmp_path / "part.yaml"
-    path.write_text(RECIPE)
-    return path
+    return write_recipe(tmp_path, PART)
 
 
 def test_a_run_and_a_certificate_call_it_lossy(recipe, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", str(recipe), "--json", "run.repeats=0"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["lossless"] is False and found["approximate"] is True
-    proven = certify(recipe, budget=2000)
-    assert proven.approximate and not proven.lossless and proven.composed
-    assert proven.distance["shortened"] == 1 and proven.distance["mean_tv"] > 0
+    check_run(recipe, capsys)
+    check_certificate(certify(recipe, budget=2000))
 
 
 @pytest.mark.parametrize("form", ["target.native=true", "target.cache=bfloat16 target.native=true"])
 def test_native_passes_keep_a_part_too(recipe, capsys, monkeypatch, tmp_path, form):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", str(recipe), "--json", "run.repeats=0", *form.split()]) == 0
-    assert json.loads(capsys.readouterr().out)["approximate"] is True
+    check_run(recipe, capsys, *form.split())
 
 
 @pytest.mark.parametrize(
@@ -62,8 +48,4 @@ def test_bad_input_is_one_line(recipe, capsys, options, words):
 
 
 def test_data_is_not_distilled_from_it(recipe, tmp_path, capsys):
-    texts = tmp_path / "prompts.txt"
-    texts.write_text("Who was old?\n")
-    assert main(["distill-data", str(recipe), "--prompts", str(texts), "--out", str(tmp_path / "answers")]) == 2
-    error = capsys.readouterr().err
-    assert "add target.keep=null" in error and error.count("\n") == 1
+    check_no_answers(recipe, tmp_path, capsys, "keep")

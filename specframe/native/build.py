@@ -33,7 +33,7 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
 
-SECONDS = 600
+SECONDS = 300
 """Time that a compiler may take."""
 
 

@@ -63,12 +63,13 @@ extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms
           const _Float16 narrowed = static_cast<_Float16>(most / 127);
           const float scale = static_cast<float>(narrowed), inverse = scale > 0 ? 1 / scale : 0;
           std::memcpy(to + TILE * BLOCK + 2 * i, &narrowed, 2);
-          float off = 0, whole = 0, rounded = 0;  // of so few numbers, they are as good as exact next to the bounds' own room
+          double off = 0, whole = 0, rounded = 0;
           for (int64_t k = 0; k < BLOCK; ++k) {
-            const float code = std::max(-127.f, std::min(127.f, std::nearbyintf(values[k] * inverse))), value = code * scale;
+            const float code = std::max(-127.f, std::min(127.f, std::nearbyintf(values[k] * inverse)));
+            const double exactly = values[k], value = static_cast<double>(code) * scale;
             to[k / 4 * 4 * TILE + 4 * i + k % 4] = static_cast<uint8_t>(static_cast<int>(code) + 128);
-            off += (values[k] - value) * (values[k] - value);
-            whole += values[k] * values[k];
+            off += (exactly - value) * (exactly - value);
+            whole += exactly * exactly;
             rounded += value * value;
           }
           lost[i] += off;

@@ -41,6 +41,12 @@ class Screen:
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
 
+    def bounds(self, states: Tensor) -> Tensor:
+        """The most that logits by the copy are off by, for states [M, K]: [M, N], to within the last bits."""
+        off = (states.float() - _rounded(states)).norm(dim=-1)[:, None]
+        found: Tensor = self._lost * states.float().norm(dim=-1)[:, None] + self._kept * off
+        return found[:, : self.head.out_features]
+
     def likeliest(self, states: Tensor) -> Tensor:
         """The first token of the largest logit of each state, [.., D] -> [..] int64; -1 where that is not a number."""
         rows = states.float().contiguous()
@@ -51,6 +57,13 @@ class Screen:
         record = _Screen(self.head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
         load_native().specframe_likeliest(ctypes.byref(record), rows.data_ptr(), best.numel(), best.data_ptr())
         return best
+
+
+def _rounded(states: Tensor) -> Tensor:
+    """States [M, K] as products with the copy take them: rounded to 8 bits in blocks."""
+    blocks = states.float().unflatten(-1, (-1, BLOCK))
+    steps = blocks.abs().amax(-1, keepdim=True) / 127
+    return ((blocks / steps.where(steps > 0, 1.0)).round() * steps).flatten(-2)
 
 
 def can_screen(head: object) -> TypeGuard[QuantizedLinear]:

@@ -204,7 +204,7 @@ class HFTarget(LoadedModel):
         state = self._running()
         drafted = state.begin(tree)
         logits, features = resume.score(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
-        return Scores(logits, self._taken(features))
+        return Scores(logits, self._taken(state, features))
 
     @torch.no_grad()
     def choose(self, tree: TokenTree) -> Scores:
@@ -215,11 +215,10 @@ class HFTarget(LoadedModel):
         drafted = state.begin(tree)
         features = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
         make = partial(logits_of, self.forward.head, features["last"])
-        return GreedyScores(features["best"], self._taken(features), make)
+        return GreedyScores(features["best"], self._taken(state, features), make)
 
-    def _taken(self, features: Features) -> Features:
+    def _taken(self, state: State, features: Features) -> Features:
         """The features that were requested, which are kept until the commit."""
-        state = self._running()
         state.take(self._cast({tap: values for tap, values in features.items() if tap in self._taps.every}))
         return state.features
 

@@ -1,4 +1,4 @@
-"""The part of a prompt's keys and values that an approximate target keeps: what a sight chooses once it is read."""
+"""The part of a prompt that an approximate target reads, and of its keys and values that it keeps, by a sight."""
 
 from __future__ import annotations
 

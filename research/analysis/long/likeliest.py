@@ -1,6 +1,6 @@
-"""Tokens that an 8-bit copy of SmolLM2's LM head leaves to the head itself: ``python research/analysis/long/likeliest.py``.
+"""Tokens that an 8-bit copy of an LM head leaves to the head itself: ``python research/analysis/long/likeliest.py``.
 
-The states are those of the target's own answers that come with specframe-zoo. Prints how many tokens are left at a
+The head is SmolLM2's, the states are those of its own answers that come with specframe-zoo. Prints how many tokens are left at a
 position, whether the token found is the likeliest at all of them, and the largest error as a share of its bound.
 """
 

@@ -1,7 +1,7 @@
 """Tokens that an 8-bit copy of an LM head leaves to the head itself: ``python research/analysis/long/likeliest.py``.
 
-The head is SmolLM2's, the states are those of its own answers that come with specframe-zoo. Prints how many tokens are left at a
-position, whether the token found is the likeliest at all of them, and the largest error as a share of its bound.
+The head is SmolLM2's, the states are those of its own answers that come with specframe-zoo. Prints how many tokens are
+left at a position, at how many the token found is the likeliest, and the largest error as a share of its bound.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 //
 // A row's sums are added in one order, however many rows there are.
 //
-// Every product also takes `ahead`, weights that will be read next and are fetched meanwhile: the processor itself looks
-// hardly further than a page, and with more rows it would compute and wait for memory in turns.
+// Every product also takes weights that will be read next and are fetched meanwhile: the processor itself looks hardly
+// further than a page, and with more rows it would compute and wait for memory in turns.
 
 #pragma once
 
@@ -64,11 +64,23 @@ typedef uint32_t Words __attribute__((vector_size(4 * LANE)));
 // Four bytes of activations, read where they stand: an instruction takes them from memory to all of its places.
 typedef int32_t Word __attribute__((aligned(1), may_alias));
 
-// Fetches so many bytes into the second-level cache, and returns where they end.
-inline const uint8_t* fetch(const uint8_t* from, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line, 0, 2);
-  return from + bytes;
-}
+// Weights that are read next. Where a tile is read in several turns, each fetches its share of them.
+struct Ahead {
+  static constexpr int64_t ALL = 64;
+  const uint8_t* from;
+  int64_t share = ALL;  // of what is read, in 64ths
+
+  // A turn's part of a tile of so many bytes.
+  Ahead of(int64_t turn, int64_t turns, int64_t bytes) const {
+    return {from + bytes * share / ALL * turn / turns, share / turns};
+  }
+
+  // Fetches so many bytes, and goes on by this turn's share of them.
+  void fetch(int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+    from += bytes * share / ALL;
+  }
+};
 
 inline Lane lane(Words words) {
   Lane floats;
@@ -194,13 +206,13 @@ struct Codes {
 #ifdef VNNI
 
 template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                           float (*out)[TILE]) {
   __m512 sums[R];
   for (int r = 0; r < R; ++r) sums[r] = _mm512_setzero_ps();
   const __m512i nibble = _mm512_set1_epi8(15);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    ahead = fetch(ahead, block_bytes(BITS));
+    ahead.fetch(block_bytes(BITS));
     __m512i codes[8];
     [[maybe_unused]] __m512 low;
     const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
@@ -242,12 +254,12 @@ inline __m256i quad(const int8_t* values) {  // four inputs, over and over
 // Products of unsigned with signed bytes are added in pairs of 16 bits. Eight of 4-bit codes fit into them, one after the
 // other; codes of 8 bits, taken as signed, fit once.
 template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                           float (*out)[TILE]) {
   __m256 sums[R][2] = {};
   const __m256i nibble = _mm256_set1_epi8(15), middle = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    ahead = fetch(ahead, block_bytes(BITS));
+    ahead.fetch(block_bytes(BITS));
     const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
     const int8_t* values = x.code.get() + row * x.inputs + BLOCK * block;
     for (int half = 0; half < 2; ++half) {  // of the outputs
@@ -303,11 +315,11 @@ inline float half(const uint8_t* at) {
 }
 
 template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                           float (*out)[TILE]) {
   for (int r = 0; r < R; ++r) std::fill_n(out[r], TILE, 0.f);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    ahead = fetch(ahead, block_bytes(BITS));
+    ahead.fetch(block_bytes(BITS));
     const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
     float scale[TILE], low[TILE];
     for (int i = 0; i < TILE; ++i) {
@@ -342,12 +354,12 @@ constexpr int64_t TOGETHER = 12;  // rows whose sums fit into the registers; the
 
 // R rows' products with a tile of bfloat16: 16 pairs of inputs a block, of 16 outputs each.
 template <int R>
-inline void multiply_tile_halves(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile_halves(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                                  float (*out)[TILE]) {
   const Half* values = x.half.get() + row * x.inputs;
   __m512 first[R] = {}, second[R] = {};  // two sums a row: a product takes several cycles
   for (int64_t k = 0; k < blocks * BLOCK; k += 4, data += 8 * TILE) {
-    ahead = fetch(ahead, 8 * TILE);
+    ahead.fetch(8 * TILE);
     const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 4 * TILE);
     for (int r = 0; r < R; ++r) {
       const Word* pairs = reinterpret_cast<const Word*>(values + r * x.inputs + k);
@@ -363,12 +375,12 @@ inline void multiply_tile_halves(const uint8_t* data, const uint8_t* ahead, int6
 constexpr int64_t TOGETHER = 6;
 
 template <int R>
-inline void multiply_tile_halves(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile_halves(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                                  float (*out)[TILE]) {
   const Half* values = x.half.get() + row * x.inputs;
   Lane sums[R][PARTS] = {};
   for (int64_t k = 0; k < blocks * BLOCK; k += 2, data += 4 * TILE) {
-    ahead = fetch(ahead, 4 * TILE);
+    ahead.fetch(4 * TILE);
     for (int part = 0; part < PARTS; ++part) {
       Words pairs;
       std::memcpy(&pairs, data + 4 * LANE * part, sizeof(pairs));
@@ -385,7 +397,7 @@ inline void multiply_tile_halves(const uint8_t* data, const uint8_t* ahead, int6
 
 #endif
 
-using Product = void (*)(const uint8_t*, const uint8_t*, int64_t, const Codes&, int64_t, float (*)[TILE]);
+using Product = void (*)(const uint8_t*, Ahead, int64_t, const Codes&, int64_t, float (*)[TILE]);
 
 // The same with a tile of floats. Where all outputs of a tile are one lane, even and odd inputs have sums of their own: a
 // product takes several cycles.
@@ -393,13 +405,13 @@ constexpr int CHAINS = PARTS == 1 ? 2 : 1;
 constexpr int64_t TOGETHER_SINGLES = PARTS == 1 ? 12 : 6;
 
 template <int R>
-inline void multiply_tile_singles(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_tile_singles(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                                   float (*out)[TILE]) {
   const float *values = x.single.get() + row * x.inputs, *weight = reinterpret_cast<const float*>(data);
   Lane sums[R][CHAINS][PARTS] = {};
   for (int64_t k = 0; k < blocks * BLOCK; k += CHAINS)
     for (int chain = 0; chain < CHAINS; ++chain, weight += TILE) {
-      ahead = fetch(ahead, 4 * TILE);
+      ahead.fetch(4 * TILE);
       for (int part = 0; part < PARTS; ++part) {
         const Lane at = *reinterpret_cast<const Lane*>(weight + LANE * part);
         for (int r = 0; r < R; ++r) sums[r][chain][part] += at * values[r * x.inputs + k + chain];
@@ -417,12 +429,14 @@ constexpr Product SINGLES[] = {multiply_tile_singles<1>, multiply_tile_singles<2
                                multiply_tile_singles<7>, multiply_tile_singles<8>, multiply_tile_singles<9>,
                                multiply_tile_singles<10>, multiply_tile_singles<11>, multiply_tile_singles<12>};
 
-// The same of up to MANY rows, at most `most` at once; the last of them fetch ahead.
-inline void multiply_in_turns(const Product* products, int64_t most, const uint8_t* data, const uint8_t* ahead, int64_t blocks,
-                              const Codes& x, int64_t row, int64_t rows, float (*out)[TILE]) {
-  const int64_t share = equal_share(rows, most);
-  for (int64_t r = 0; r < rows; r += share)
-    products[std::min(share, rows - r) - 1](data, r + share < rows ? data : ahead, blocks, x, row + r, out + r);
+// The same of up to MANY rows, at most `most` at once; `bytes` are a tile's.
+inline void multiply_in_turns(const Product* products, int64_t most, int64_t bytes, const uint8_t* data, Ahead ahead,
+                              int64_t blocks, const Codes& x, int64_t row, int64_t rows, float (*out)[TILE]) {
+  const int64_t share = equal_share(rows, most), turns = (rows + share - 1) / share;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    const int64_t r = turn * share;
+    products[std::min(share, rows - r) - 1](data, ahead.of(turn, turns, bytes), blocks, x, row + r, out + r);
+  }
 }
 
 constexpr Product HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, multiply_tile_halves<3>,
@@ -434,14 +448,14 @@ constexpr Product HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, 
 };
 
 // Products of up to MANY rows; with AMX the tiles are configured for so many.
-inline void multiply_halves(const uint8_t* data, const uint8_t* ahead, int64_t blocks, const Codes& x, int64_t row,
+inline void multiply_halves(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                             int64_t rows, bool tiles, float (*out)[TILE]) {
 #ifdef AMX
   if (tiles) {
     const uint16_t* values = x.half.get() + row * x.inputs;
     _tile_zero(0);
     for (int64_t block = 0; block < blocks; ++block) {
-      ahead = fetch(ahead, block_bytes(16));
+      ahead.fetch(block_bytes(16));
       _tile_loadd(1, values + BLOCK * block, 2 * x.inputs);
       _tile_loadd(2, data + block_bytes(16) * block, 4 * TILE);
       _tile_dpbf16ps(0, 1, 2);
@@ -450,7 +464,7 @@ inline void multiply_halves(const uint8_t* data, const uint8_t* ahead, int64_t b
     return;
   }
 #endif
-  multiply_in_turns(HALVES, TOGETHER, data, ahead, blocks, x, row, rows, out);
+  multiply_in_turns(HALVES, TOGETHER, blocks * block_bytes(16), data, ahead, blocks, x, row, rows, out);
 }
 
 template <int BITS>

@@ -128,26 +128,27 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
 void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
   const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
-  const int64_t group = w.bits >= 16 ? MANY : equal_share(rows, GROUP);
 #ifdef AMX
   const bool registers = w.bits == 16 && has_tiles();
 #else
   const bool registers = false;
 #endif
+  const int64_t most = w.bits == 32 ? TOGETHER_SINGLES : w.bits < 16 ? GROUP : registers ? MANY : TOGETHER;
+  const int64_t group = registers ? MANY : equal_share(rows, most), turns = (rows + group - 1) / group;
   int64_t configured = 0;
   const int64_t last = tiles * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(tiles, [&](int64_t tile) {
     const uint8_t* data = w.data + tile * w.tile_bytes();
     const uint8_t* following = tile < last ? data + w.tile_bytes() : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
     const int64_t start = tile * TILE, width = std::min(TILE, w.outputs - start);
-    for (int64_t row = 0; row < rows; row += group) {
-      const int64_t count = std::min(group, rows - row);
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      const int64_t row = turn * group, count = std::min(group, rows - row);
+      const Ahead ahead = Ahead{following}.of(turn, turns, w.tile_bytes());
       alignas(64) float found[MANY][TILE];
 #ifdef AMX
       if (registers && count != configured) configure(configured = count);
 #endif
-      const uint8_t* ahead = row + group < rows ? data : following;
-      if (w.bits == 32) multiply_in_turns(SINGLES, TOGETHER_SINGLES, data, ahead, blocks, x, row, count, found);
+      if (w.bits == 32) SINGLES[count - 1](data, ahead, blocks, x, row, found);
       else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, count, registers, found);
       else (w.bits == 4 ? CODES<4> : CODES<8>)[count - 1](data, ahead, blocks, x, row, found);
       for (int64_t r = 0; r < count; ++r) {

@@ -117,11 +117,12 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
     });
     worker.share(tiles, [&](int64_t tile) {
       const uint8_t *data = copy.data + tile * copy.tile_bytes(), *following = tile + 1 < tiles ? data + copy.tile_bytes() : data;
-      const int64_t start = tile * TILE, share = equal_share(rows, GROUP);
-      for (int64_t first = 0; first < rows; first += share) {
+      const int64_t start = tile * TILE, share = equal_share(rows, GROUP), turns = (rows + share - 1) / share;
+      for (int64_t first = 0, turn = 0; first < rows; first += share, ++turn) {
         const int64_t count = std::min(share, rows - first);
+        const Ahead ahead = Ahead{following}.of(turn, turns, copy.tile_bytes());
         alignas(64) float products[GROUP][TILE];
-        CODES<8>[count - 1](data, first + share < rows ? data : following, blocks, coarse, first, products);
+        CODES<8>[count - 1](data, ahead, blocks, coarse, first, products);
         for (int64_t r = 0; r < count; ++r) {
           const int64_t row = first + r;
           Lane* bar = reinterpret_cast<Lane*>(bars.data() + (worker.id * rows + row) * TILE);
@@ -153,8 +154,8 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
         if (registers && !configured) configure(1);
         configured = registers;
 #endif
-        if (exact.bits == 32) multiply_in_turns(SINGLES, TOGETHER_SINGLES, data, data, blocks, fine, row, 1, products);
-        else multiply_halves(data, data, blocks, fine, row, 1, registers, products);
+        if (exact.bits == 32) SINGLES[0](data, Ahead{data}, blocks, fine, row, products);
+        else multiply_halves(data, Ahead{data}, blocks, fine, row, 1, registers, products);
         const int64_t start = tile * TILE, width = std::min(TILE, exact.outputs - start);
         for (int64_t i = 0; i < width; ++i) {
           const float value = products[0][i];

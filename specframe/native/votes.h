@@ -86,7 +86,7 @@ inline void count_votes(const Ballot& b, int64_t item, const Booth& booth) {
       booth.codes.set(booth.begin + q, queries + ((first + q) / asked * b.steps + step) * b.size, b.size);
     }
     for (int64_t tile = 0; tile < tiles; ++tile)
-      multiply_halves(pieces + tile * bytes, pieces + (tile + FAR) * bytes, b.size / BLOCK, booth.codes, booth.begin, count, false,
+      multiply_halves(pieces + tile * bytes, Ahead{pieces + (tile + FAR) * bytes}, b.size / BLOCK, booth.codes, booth.begin, count, false,
                       reinterpret_cast<float(*)[TILE]>(booth.shares + tile * MANY * TILE));
     cast(booth, tiles, end, count);
   }

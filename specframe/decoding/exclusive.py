@@ -26,6 +26,8 @@ _making = Lock()
 
 
 def _turn(target: Target) -> _Turn:
+    if (found := _turns.get(target)) is not None:
+        return found
     with _making:
         return _turns.setdefault(target, _Turn())
 

@@ -59,6 +59,9 @@ class Costs:
     lengths: dict[int, Costs] = field(default_factory=dict, compare=False, repr=False)
     """The costs behind more committed tokens, once they were asked for."""
 
+    alone: Costs | None = field(default=None, init=False, compare=False, repr=False)
+    """The same for one row, once they were asked for."""
+
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
@@ -106,7 +109,12 @@ class Costs:
         """
         if self.rows is not None:
             return self.behind(lengths[0]) if self.rows == 1 else self
-        return replace(self.behind(max(lengths)), rows=len(lengths), pause=pause if len(lengths) > 1 else None)
+        costs = self.behind(max(lengths))
+        if len(lengths) > 1:
+            return replace(costs, rows=len(lengths), pause=pause)
+        if costs.alone is None:
+            object.__setattr__(costs, "alone", replace(costs, rows=1, pause=None))
+        return costs.alone or costs
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.

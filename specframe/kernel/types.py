@@ -146,6 +146,10 @@ class Context:
     search: SearchBeam | None = None  # the drafter's own beam search; None: it is asked level by level
     left: Sequence[int] = ()  # how many tokens each row may still be given; none: it is not known
 
+    def with_search(self, search: SearchBeam | None) -> Context:
+        """The same with another search."""
+        return Context(self.sampling, self.random, self.costs, search, self.left)
+
 
 @dataclass(frozen=True)
 class Frontier:

@@ -165,7 +165,7 @@ class NativeDraft:
             fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
             new = _Pairs(pairs.first, pairs.values.shape[1], pairs.values.data_ptr(), ctypes.addressof(fresh))
         wanted = _search(search)
-        whole = torch.empty(3 * batch * search.nodes, dtype=torch.int64)
+        whole = torch.zeros(4, batch * search.nodes, dtype=torch.int64)
         marks = torch.empty((1 + search.nodes) * batch * search.nodes, dtype=torch.bool)
         size = 8 * batch * search.nodes
         trees = _Trees(
@@ -242,12 +242,13 @@ def _search(search: BeamSearch) -> _Search:
 
 
 def _tree(trees: _Trees, whole: Tensor, marks: Tensor, batch: int, most: int) -> TokenTree:
-    """The trees as values, of views of native code's storage."""
-    nodes = trees.nodes
-    tokens, parents, depths = (whole[part * batch * most :][: batch * nodes].view(batch, nodes) for part in range(3))
-    tree = TokenTree(
-        tokens, parents, marks[: batch * nodes].view(batch, nodes), torch.zeros_like(tokens), levels=trees.levels
+    """The trees as values, of views of native code's storage: whole [4, B most], the last of which are zeros."""
+    nodes, size = trees.nodes, batch * trees.nodes
+    tokens, parents, depths, draw = whole[:, :size].view(4, batch, nodes).unbind()
+    valid, _, ancestors, _ = marks.split(
+        [size, batch * most - size, size * nodes, len(marks) - batch * most - size * nodes]
     )
-    ancestors = marks[batch * most :][: batch * nodes * nodes].view(batch, nodes, nodes)
-    vars(tree).update(depth=depths, ancestors=ancestors)  # which would be computed when first asked for
+    tree = TokenTree(tokens, parents, valid.view(batch, nodes), draw, levels=trees.levels)
+    # which would be computed when first asked for
+    vars(tree).update(depth=depths, ancestors=ancestors.view(batch, nodes, nodes))
     return tree

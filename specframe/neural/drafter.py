@@ -15,6 +15,7 @@ from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
+from specframe.neural.forward import without_gradients
 from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.masks import TextWindow
@@ -249,9 +250,9 @@ class NeuralDrafter(Generic[NetworkT]):
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
         if tree is None:
             raise CompositionError(f"drafter {self.name} needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, replace(context, search=self._search))
+        return tree.grow(self.expand, root, context.with_search(self._search))
 
-    @torch.no_grad()
+    @without_gradients
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of the next levels below each frontier node, with the head's confidence if it has one."""
         predicted = self._running().expand(frontier)
@@ -262,12 +263,12 @@ class NeuralDrafter(Generic[NetworkT]):
             return proposal
         return replace(proposal, support=self.support, vocab=self.target.vocab_size)
 
-    @torch.no_grad()
+    @without_gradients
     def commit(self, committed: Committed) -> None:
         """Takes in the committed pairs; rows that come with a prompt are new, and follow the others."""
         self._running().commit(committed)
 
-    @torch.no_grad()
+    @without_gradients
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from specframe.native.sight import Sight
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 Features = Mapping[str, Tensor]
 """Features [B, T, D] by their taps."""
 Keep = Tensor | slice
@@ -178,6 +181,19 @@ class HookedForward(nn.Module):
 
 Run = Callable[[Pass, SlotCache], Output]
 """A forward pass as a function, such as a `HookedForward`."""
+
+
+def without_gradients(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """The function under `torch.no_grad`, which is not entered again where gradients are off: that takes a while."""
+
+    @wraps(function)
+    def run(*args: Given.args, **named: Given.kwargs) -> Found:
+        if not torch.is_grad_enabled():
+            return function(*args, **named)
+        with torch.no_grad():
+            return function(*args, **named)
+
+    return run
 
 
 def gather_each(values: Tensor, places: Tensor) -> Tensor:

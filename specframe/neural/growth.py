@@ -12,6 +12,7 @@ from specframe.native.draft import DraftParts, NativeDraft, NewPairs, slots_for
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import NativeNorm
 from specframe.neural.blocks import Blocks
+from specframe.neural.forward import without_gradients
 from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
 from specframe.neural.session import FeatureSession
 
@@ -68,7 +69,7 @@ class NativeSearch:
         self._session = session
         self._draft = draft
 
-    @torch.no_grad()
+    @without_gradients
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
         """The trees below root [B], and the number of the drafter's forward passes."""
         session, parts = self._session, self._draft.parts
@@ -96,7 +97,8 @@ class NativeSearch:
                 hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
                 session.state, session.tail = (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
                 state = tuple(part[:, known:] for part in session.state)
-            session.settle_by(pending, Blocks.of_root(outputs[known:].to(dtype), state, torch.tensor(pending.held)))
+            rest = outputs[known:]
+            session.settle_by(pending, lambda: Blocks.of_root(rest.to(dtype), state, torch.tensor(pending.held)))
         return tree, passes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -153,12 +153,24 @@ class RowSession:
         self.counts: list[int] = []  # entries of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
-        self.draft: list[Blocks] = []  # the root's, and the expansions below it
+        self._draft: list[Blocks] = []
+        self._root: Callable[[], Blocks] | None = None  # makes the draft's root, once it is asked for
         self.kept: WindowEntries | None = None
         """Entries that a window keeps; None without one."""
         self._stashes: list[Stash] = []
         self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
         self._asked, self._idle = False, False  # whether a draft was asked for since the last cycle; whether none was
+
+    @property
+    def draft(self) -> list[Blocks]:
+        """The root's blocks, and the expansions below it."""
+        if self._root is not None:
+            self._draft, self._root = [self._root()], None
+        return self._draft
+
+    @draft.setter
+    def draft(self, blocks: list[Blocks]) -> None:
+        self._draft, self._root = blocks, None
 
     @property
     def visible(self) -> Tensor:
@@ -207,8 +219,10 @@ class RowSession:
         """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
         longest = max(fresh)
-        features = {tap: values[:, :longest] for tap, values in committed.features.items()}
-        pairs, fresh = self.entries(self.pairs(committed.tokens[:, :longest], features), committed, fresh)
+        tokens, features = committed.tokens, committed.features
+        if tokens.shape[1] > longest:
+            tokens, features = tokens[:, :longest], {tap: values[:, :longest] for tap, values in features.items()}
+        pairs, fresh = self.entries(self.pairs(tokens, features), committed, fresh)
         waiting, first, more = self._waiting, 0, fresh
         if committed.prompt is None:
             self._idle, self._asked = not self._asked, False
@@ -246,7 +260,8 @@ class RowSession:
     def settle(self) -> None:
         """Takes in the pending pairs; then a draft can start at the root of every row."""
         if (pending := self.pending) is not None:
-            self.settle_by(pending, self.take(pending))
+            root = self.take(pending)
+            self.settle_by(pending, lambda: root)
 
     @property
     def waiting(self) -> int:
@@ -270,15 +285,18 @@ class RowSession:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
         return kept.expanded(pending, pending.pairs[0])
 
-    def settle_by(self, pending: Pending, root: Blocks) -> None:
-        """Takes note that pending pairs were taken in, given their rows' root."""
+    def settle_by(self, pending: Pending, root: Callable[[], Blocks]) -> None:
+        """Takes note that pending pairs were taken in, given a function that makes their rows' root."""
         if self.kept is not None:
             self.kept.write(pending)
             self.kept.totals = [had + new for had, new in zip(self.kept.totals, self._waiting, strict=True)]
         self._stashes, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
-        self.draft = [self.draft[0].above(root) if pending.first else root]
+        if pending.first:
+            self.draft = [self.draft[0].above(root())]
+        else:
+            self._root = root
 
     def reserve(self, slots: int) -> None:
         """Sees to it that the cache has this many slots."""

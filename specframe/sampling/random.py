@@ -88,6 +88,7 @@ class Stream:
         self._keys = keys
         self._places = places((CALLS, ELEMENTS), keys.device).flatten()
         self._cycle = torch.zeros_like(keys)  # [B], of each row
+        self._asked, self._skipped = False, 0  # a stream of which nothing was asked yet only counts its cycles
         self._calls = [0] * METHODS
         self._block: Tensor | None = None  # [B, CYCLES, CALLS * ELEMENTS]; hashing few or many costs the same
         self._age = 0  # cycles since the block was made; an unused stream has none
@@ -98,8 +99,18 @@ class Stream:
         """Device of its numbers."""
         return self._keys.device
 
+    @property
+    def cycle(self) -> Tensor:
+        """Number of each row's cycle, [B] int64."""
+        if self._skipped:
+            self._cycle, self._skipped = self._cycle + self._skipped, 0
+        return self._cycle
+
     def advance(self) -> None:
         """Starts a new cycle."""
+        if not self._asked:
+            self._skipped += 1
+            return
         self._cycle += 1
         self._calls = [0] * METHODS
         if self._block is not None:
@@ -109,7 +120,7 @@ class Stream:
     def join(self, new: Stream) -> None:
         """Puts the streams of new rows behind these."""
         self._keys = torch.cat([self._keys, new._keys])
-        self._cycle = torch.cat([self._cycle, new._cycle])
+        self._cycle = torch.cat([self.cycle, new.cycle])
         self._block = None
 
     def keep(self, rows: Tensor) -> None:
@@ -149,6 +160,8 @@ class Stream:
 
     def _uniforms(self, method: int, shape: tuple[int, ...]) -> Tensor:
         # Uniforms in [0, 1) for the next call of a method, one for each element: [B, ...] float64.
+        if not self._asked:
+            self._asked, self._cycle = True, self.cycle
         call = self._calls[method] * METHODS + method
         self._calls[method] += 1
         size = math.prod(shape[1:])

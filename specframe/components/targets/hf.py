@@ -32,7 +32,7 @@ from specframe.kernel.types import (
 )
 from specframe.kernel.versions import Renamed
 from specframe.native.linear import logits_of
-from specframe.neural.forward import Features
+from specframe.neural.forward import Features, without_gradients
 from specframe.neural.quantize import Quantization
 
 if TYPE_CHECKING:
@@ -158,8 +158,9 @@ class HFTarget(LoadedModel):
         # A tree may reach beyond the context's end; nothing there can be committed (see `positions_of`).
         architectures.require_reach(min(room, self.context), *self.reach)
         self._state = self.parts.begin(self.forward, slots, room, self.device, self._state)
+        self._dtype = self.dtype  # of a model, which looks for it among its parameters
 
-    @torch.no_grad()
+    @without_gradients
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
@@ -178,7 +179,7 @@ class HFTarget(LoadedModel):
         last = prompts.tokens.gather(1, prompts.count[:, None] - 1)[:, 0]
         return TokenTree.root_only(last), Scores(logits, state.features)
 
-    @torch.no_grad()
+    @without_gradients
     def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
         """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
         state = self._running()
@@ -195,10 +196,9 @@ class HFTarget(LoadedModel):
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""
-        dtype = self.dtype  # of a model, which looks for it
-        return self._taps.whole({tap: values.to(dtype) for tap, values in features.items()})
+        return self._taps.whole({tap: values.to(self._dtype) for tap, values in features.items()})
 
-    @torch.no_grad()
+    @without_gradients
     def score(self, tree: TokenTree) -> Scores:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
         state = self._running()
@@ -206,7 +206,7 @@ class HFTarget(LoadedModel):
         logits, features = resume.score(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
         return Scores(logits, self._taken(state, features))
 
-    @torch.no_grad()
+    @without_gradients
     def choose(self, tree: TokenTree) -> Scores:
         """The same; by native passes, whose LM head is in floats, as `GreedyScores`."""
         if not self.forward.finds_best:
@@ -222,7 +222,7 @@ class HFTarget(LoadedModel):
         state.take(self._cast({tap: values for tap, values in features.items() if tap in self._taps.every}))
         return state.features
 
-    @torch.no_grad()
+    @without_gradients
     def run_layers(
         self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
     ) -> Mapping[str, Tensor]:
@@ -230,7 +230,7 @@ class HFTarget(LoadedModel):
         given = self._taps.every, self.context, chosen, tree, nodes, slots
         return self._cast(self._running().run_layers(self.computing, *given))
 
-    @torch.no_grad()
+    @without_gradients
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
         """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
         rows = self._running().rows.before(tokens.shape[1])
@@ -252,7 +252,7 @@ class HFTarget(LoadedModel):
         """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)
 
-    @torch.no_grad()
+    @without_gradients
     def teach(
         self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
     ) -> Teacher:

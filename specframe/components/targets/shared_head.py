@@ -13,6 +13,7 @@ from specframe.components.targets.forward.taps import make_hook
 from specframe.kernel.errors import CompositionError
 from specframe.native.blocks import BLOCK
 from specframe.native.linear import QuantizedLinear, logits_of
+from specframe.neural.forward import without_gradients
 from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
 
 
@@ -84,6 +85,7 @@ class Sharing:
         self._parts = model, decoder, layers
         self._ending: FinalModules | None = None
 
+    @without_gradients
     def embed(self, tokens: Tensor) -> Tensor:
         """The token embeddings as the first layer gets them, learned positions left out."""
         if self._scale is None:
@@ -91,8 +93,7 @@ class Sharing:
                 f"the embedding of {self._name} cannot be shared: its first layer gets something that "
                 "specframe has no rule for; take a drafter with weights of its own"
             )
-        with torch.no_grad():
-            return self._scale(self._embedding(tokens))
+        return self._scale(self._embedding(tokens))
 
     def head(self, features: Tensor) -> Tensor:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""

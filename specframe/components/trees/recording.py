@@ -48,7 +48,7 @@ class WatchedTree:
         search = context.search
         if search is not None:
             wrapped = None if self._wrap_search is None else self._wrap_search(search)
-            context = replace(context, search=wrapped)
+            context = context.with_search(wrapped)
         return self._policy.grow(self._wrap(expand), root, context)
 
 

@@ -233,24 +233,34 @@ class State:
         counts = [len(path) for path in paths]
         longest = max(counts)
         features = self.features
-        kept = tensor_on(verdict.path.device, [[*path, *[0] * (longest - len(path))] for path in paths])
+        kept = verdict.slots.narrow(1, 0, longest)  # [B, L]
+        if len(paths) > 1:
+            kept = kept.clamp(min=0)  # the root where a path is over
         if tree.levels:
-            features = {
-                tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
-                for tap, values in features.items()
-            }
+            features = {tap: _at(values, kept, paths) for tap, values in features.items()}
         self.rows.move(kept, paths)
         self.rows.advance(verdict.count, counts)
         if self._queries is not None:
             self.rows.show(_newest_last(self._queries, kept, verdict.count))
         self.drafted = None
-        tokens = verdict.emitted(tree)[:, :longest]
+        tokens = verdict.emitted(tree).narrow(1, 0, longest)
         return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self.rows.keep(rows)
         self.features, self.drafted = {}, None
+
+
+def _at(values: Tensor, nodes: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+    """The values [B, N, D] at the nodes of paths, [B, A], which are [B, A, D].
+
+    Those of one row are taken whole, or as they stand: sooner done than element by element.
+    """
+    if len(paths) == 1:
+        path = paths[0]
+        return values.narrow(1, 0, len(path)) if path[-1] == len(path) - 1 else values.index_select(1, nodes[0])
+    return values.gather(1, nodes[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def _newest_last(queries: Tensor, kept: Tensor, count: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
 from specframe.native.bounds import check_integers, check_lists, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_native
-from specframe.native.linear import QuantizedLinear
+from specframe.native.linear import QuantizedLinear, pack_together
 from specframe.native.sight import Listed, Mask, Tree
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -57,7 +57,7 @@ class PackedLayers:
         with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values,
         uint8 that of codes in two planes.
         """
-        self._kept: list[Tensor | QuantizedLinear] = []
+        self._kept: list[Tensor] = []
         attention = layers[0].self_attn
         size: int = attention.head_dim
         heads, groups = attention.q_proj.out_features // size, attention.k_proj.out_features // size
@@ -73,7 +73,9 @@ class PackedLayers:
             scale=attention.scaling,
         )
         self._rotary = rotary
-        self.records = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        self._matrices = [_matrices(layer.self_attn, layer.mlp) for layer in layers]
+        pack_together([matrix for own in self._matrices for matrix in own.values()])
+        self.records = (Layer * len(layers))(*map(self._layer, layers, self._matrices))
         """The layers as native code takes them."""
         self.cache = cache
         dtype = torch.float32 if cache == torch.uint8 else cache
@@ -227,8 +229,8 @@ class PackedLayers:
             self.shape.rotary = 2 * self._angles.shape[-1]
         return self._angles
 
-    def _layer(self, layer: Any) -> Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+    def _layer(self, layer: Any, matrices: Mapping[str, QuantizedLinear]) -> Layer:
+        attention = layer.self_attn
         two = hasattr(layer, "hidden_norm")
         return Layer(
             attention_norm=self._pointer(_weight(layer, "hidden_norm" if two else "input_layernorm")),
@@ -237,10 +239,7 @@ class PackedLayers:
             mlp_norm=self._pointer(layer.post_attention_layernorm.weight),
             query_norm=self._pointer(_weight(attention, "q_norm")),
             key_norm=self._pointer(_weight(attention, "k_norm")),
-            qkv=self._join(attention.q_proj, attention.k_proj, attention.v_proj).record,
-            output=self._matrix(attention.o_proj).record,
-            gate_up=self._join(mlp.gate_proj, mlp.up_proj).record,
-            down=self._matrix(mlp.down_proj).record,
+            **{name: matrix.record for name, matrix in matrices.items()},
         )
 
     def _pointer(self, weight: Tensor | None) -> int | None:
@@ -250,14 +249,12 @@ class PackedLayers:
         self._kept.append(values)
         return values.data_ptr()
 
-    def _matrix(self, linear: nn.Module) -> QuantizedLinear:
-        self._kept.append(matrix := packed(linear))
-        return matrix
 
-    def _join(self, *parts: nn.Module) -> QuantizedLinear:
-        """One layer of these outputs, whose storage they share from now on."""
-        self._kept.append(joined := QuantizedLinear.join([packed(part) for part in parts]))
-        return joined
+def _matrices(attention: Any, mlp: Any) -> dict[str, QuantizedLinear]:
+    """The matrices of a layer as native code takes them; those that are read together share their storage."""
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
+    qkv, gate_up = (QuantizedLinear.join([packed(part) for part in joined]) for joined in parts)
+    return {"qkv": qkv, "output": packed(attention.o_proj), "gate_up": gate_up, "down": packed(mlp.down_proj)}
 
 
 def packed(linear: nn.Module) -> QuantizedLinear:

@@ -1,0 +1,44 @@
+"""Matrices that are moved into one memory: the same products, also of the layers whose storage they share."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+
+from specframe.native.blocks import Bits, Floats, round_to_blocks
+from specframe.native.linear import LINE, PAGE, QuantizedLinear, pack_together
+
+INPUTS = 512
+
+
+def matrix(outputs: int, bits: Bits) -> QuantizedLinear:
+    weight = torch.randn(outputs, INPUTS)
+    if bits < 16:
+        return QuantizedLinear(round_to_blocks(weight, bits))
+    return QuantizedLinear(Floats(weight if bits == 32 else weight.bfloat16()))
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16, 32])
+def test_products_stay_and_weights_are_next_to_each_other(bits: Bits) -> None:
+    torch.manual_seed(0)
+    parts = [matrix(outputs, bits) for outputs in (4096, 1024)]
+    joined, other = QuantizedLinear.join(parts), matrix(4096, bits)
+    x = torch.randn(3, INPUTS)
+    before = [layer.product(x) for layer in (joined, other, *parts)]
+    pack_together([joined, other])
+    for layer, product in zip((joined, other, *parts), before, strict=True):
+        assert torch.equal(layer.product(x), product)
+    assert parts[0].packed.data_ptr() == joined.packed.data_ptr()
+    assert parts[1].packed.data_ptr() == joined.packed.data_ptr() + parts[0].packed.nbytes
+    if hasattr(mmap, "MADV_HUGEPAGE") and joined.packed.nbytes + other.packed.nbytes >= PAGE:
+        gap = other.packed.data_ptr() - joined.packed.data_ptr() - joined.packed.nbytes
+        assert 0 <= gap < LINE and other.packed.data_ptr() % LINE == 0
+
+
+def test_what_fits_into_a_page_stays_where_it_is() -> None:
+    small = matrix(64, 16)
+    place = small.packed.data_ptr()
+    pack_together([small])
+    assert small.packed.data_ptr() == place

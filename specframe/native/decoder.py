@@ -13,7 +13,7 @@ from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
 from specframe.native.bounds import check_integers, check_lists, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_native
-from specframe.native.linear import QuantizedLinear, pack_together
+from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
 from specframe.native.sight import Listed, Mask, Tree
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -258,9 +258,11 @@ def _matrices(attention: Any, mlp: Any) -> dict[str, QuantizedLinear]:
 
 
 def packed(linear: nn.Module) -> QuantizedLinear:
-    """A linear layer as native code takes it: itself if it was quantized, else a copy, in float32 or bfloat16."""
+    """A linear layer as native code takes it: itself if it is packed, else a copy, in float32 or bfloat16."""
     if isinstance(linear, QuantizedLinear):
         return linear
+    if isinstance(linear, PackedLinear):
+        return linear.packed
     assert isinstance(linear, nn.Linear)
     weight = linear.weight.detach()
     return QuantizedLinear(Floats(weight if weight.dtype == torch.float32 else weight.bfloat16()), linear.bias)

@@ -117,6 +117,55 @@ class QuantizedLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, bits={self.bits}"
 
 
+class PackedLinear(nn.Linear):
+    """A linear layer whose weight, of bfloat16 or float32, native code has packed: who reads it gets it unpacked.
+
+    So a model that native code runs takes up its memory once. `unpack_again` is for those who run it otherwise, too.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = linear.bias
+        self._packed = (QuantizedLinear(Floats(linear.weight.detach()), linear.bias),)  # no module of the model's
+        self._whole: Tensor | None = None
+
+    @property
+    def packed(self) -> QuantizedLinear:
+        """The layer as native code takes it."""
+        return self._packed[0]
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The weight, [N, K], bit for bit as it was."""
+        if self._whole is not None:
+            return self._whole
+        blocks = self.packed.blocks
+        assert isinstance(blocks, Floats)
+        return blocks.weight
+
+    def keep_whole(self) -> None:
+        """Unpacks the weight once for all that will read it."""
+        if self._whole is None:
+            with torch.inference_mode(False):  # gradients may have to pass it later
+                self._whole = self.weight
+
+
+def pack_floats(model: nn.Module) -> None:
+    """Packs the weights of a model's linear layers, in place."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and child.weight.dtype in (torch.bfloat16, torch.float32):
+                setattr(module, name, PackedLinear(child))
+
+
+def unpack_again(model: nn.Module) -> None:
+    """Unpacks packed weights next to the packed ones: a model that PyTorch runs, too, is as fast as it was."""
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            module.keep_whole()
+
+
 def pack_together(matrices: Sequence[QuantizedLinear]) -> None:
     """Puts the weights of matrices that are read one after the other into one memory of large pages.
 

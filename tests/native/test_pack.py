@@ -6,9 +6,18 @@ import mmap
 
 import pytest
 import torch
+from torch import nn
 
 from specframe.native.blocks import Bits, Floats, round_to_blocks
-from specframe.native.linear import LINE, PAGE, QuantizedLinear, pack_together
+from specframe.native.linear import (
+    LINE,
+    PAGE,
+    PackedLinear,
+    QuantizedLinear,
+    pack_floats,
+    pack_together,
+    unpack_again,
+)
 
 INPUTS = 512
 
@@ -42,3 +51,19 @@ def test_what_fits_into_a_page_stays_where_it_is() -> None:
     place = small.packed.data_ptr()
     pack_together([small])
     assert small.packed.data_ptr() == place
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_layer_has_the_weight_that_it_had(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(64, 40, dtype=dtype), nn.Linear(40, 8, dtype=torch.float64)).requires_grad_(False)
+    weight, before = model[0].weight.clone(), model[0](x := torch.randn(3, 64, dtype=dtype))
+    pack_floats(model)
+    packed = model[0]
+    assert isinstance(packed, PackedLinear) and type(model[1]) is nn.Linear
+    assert torch.equal(packed.weight, weight) and torch.equal(packed(x), before)
+    assert packed.weight is not packed.weight  # unpacked each time
+    with torch.inference_mode():
+        unpack_again(model)
+    assert packed.weight is packed.weight
+    packed(states := x.requires_grad_()).sum().backward()
+    torch.testing.assert_close(states.grad, weight.sum(0).expand(3, -1))

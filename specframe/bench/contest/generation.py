@@ -15,6 +15,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, text_of
+from specframe.native.linear import unpack_again
 from specframe.neural.cache import cache_name
 from specframe.sampling.grammar import TextGrammar, grammar_of
 
@@ -45,6 +46,7 @@ class Generate:
         self._sampling, self._batch, self._grammar = sampling, batch, grammar_of(target, sampling.grammar)
         self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._options = self._extras(target)
+        unpack_again(self._model)  # what is timed must not unpack weights in every step
 
     def _extras(self, target: Target) -> dict[str, Any]:
         """Returns further arguments of `generate`."""

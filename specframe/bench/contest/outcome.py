@@ -19,6 +19,7 @@ from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.registry import one_line
+from specframe.native.linear import unpack_again
 from specframe.sampling.grammar import grammar_of
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,11 @@ class Reference:
 
     def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:
         """Compares the continuation of a prompt with that of `generate`."""
-        if not self.applies:
+        if self._model is None or not self.applies:
             return Identity()
         theirs = self._known.get(key_of(row))
         if theirs is None:
+            unpack_again(self._model)
             try:
                 with torch.inference_mode():
                     given = self._sampling, self._ends

@@ -31,7 +31,7 @@ from specframe.kernel.types import (
     Verdict,
 )
 from specframe.kernel.versions import Renamed
-from specframe.native.linear import logits_of
+from specframe.native.linear import logits_of, unpack_again
 from specframe.neural.forward import Features, without_gradients
 from specframe.neural.quantize import Quantization
 
@@ -262,6 +262,7 @@ class HFTarget(LoadedModel):
         if drafts is not None:
             self.parts.require_rewindable("read texts that end in drafts")
         read = self._shared.read if "last" in self._taps.wanted and self._shared.known else None
+        unpack_again(self.model)  # it reads many texts
         asked = (tokens, mask), self._taps.wanted | self._taps.images(given), drafts, self.context, read, given
         return self.parts.vision.look(lambda: self.parts.eager.teach(*asked), given)
 

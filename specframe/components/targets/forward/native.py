@@ -17,7 +17,7 @@ from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
 from specframe.native.blocks import BLOCK
 from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
-from specframe.native.linear import QuantizedLinear, logits_of
+from specframe.native.linear import QuantizedLinear, logits_of, pack_floats
 from specframe.native.screen import Screen, can_screen
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
@@ -193,6 +193,7 @@ def native_forward(
             raise CompositionError(f"cache: {cache} is kept by native passes alone, and {reason}")
         logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
         return None
+    pack_floats(parts[2])
     return NativeForward(*parts, model.get_output_embeddings(), cache)
 
 

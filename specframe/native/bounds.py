@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from specframe.native.build import DecoderSizes
+from specframe.native.linear import QuantizedLinear
 
 
 def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> None:
@@ -37,6 +38,22 @@ def check_lists(listed: Tensor, shape: DecoderSizes, rows: int, base: int) -> No
     if layers not in (1, shape.layers) or heads not in (1, shape.kv_heads):
         raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
     check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
+
+
+def check_matrices(layers: Sequence[Mapping[str, QuantizedLinear]], shape: DecoderSizes) -> None:
+    """Raises ValueError unless the layers' matrices are of the decoder's sizes; a first one may read two states."""
+    wide, heads = shape.width, shape.heads * shape.head_size
+    sizes = {
+        "qkv": (heads + 2 * shape.kv_heads * shape.head_size, (wide, 2 * wide)),
+        "output": (wide, (heads,)),
+        "gate_up": (2 * shape.mlp, (wide,)),
+        "down": (wide, (shape.mlp,)),
+    }
+    for matrices in layers:
+        for name, (outputs, inputs) in sizes.items():
+            found = matrices[name]
+            if found.out_features != outputs or found.in_features not in inputs:
+                raise ValueError(f"{name} is [{outputs}, {inputs[0]}], not [{found.out_features}, {found.in_features}]")
 
 
 def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
-from specframe.native.bounds import check_integers, check_lists, check_numbers, check_room, check_sight
+from specframe.native.bounds import check_integers, check_lists, check_matrices, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_native
 from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
 from specframe.native.sight import Listed, Mask, Tree
@@ -74,6 +74,7 @@ class PackedLayers:
         )
         self._rotary = rotary
         self._matrices = [_matrices(layer.self_attn, layer.mlp) for layer in layers]
+        check_matrices(self._matrices, self.shape)
         pack_together([matrix for own in self._matrices for matrix in own.values()])
         self.records = (Layer * len(layers))(*map(self._layer, layers, self._matrices))
         """The layers as native code takes them."""
@@ -281,6 +282,8 @@ def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str 
         return f"the layers of {config.model_type} are not Llama's"
     if (activation := getattr(config, "hidden_act", None)) != "silu":
         return f"its activation is {activation}"
+    if any(layer.mlp.down_proj.out_features != config.hidden_size for layer in layers):
+        return "its MLP gives other states than it takes"
     kind = getattr(rotary, "rope_type", "default")
     if kind not in ROTARY:
         return f"its rotary embedding, {kind}, changes with the length of the text"

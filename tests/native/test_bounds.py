@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from specframe.native.blocks import round_to_blocks
+from specframe.native.decoder import PackedLayers, unlike
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Listed, Mask, Tree
-from tests.native.layers import packed_layers, slots_for
+from tests.native.layers import WIDTH, packed_layers, slots_for, small_model
 
 
 def tree(rows=2, nodes=3, length=5, base=6):
@@ -89,3 +90,12 @@ def test_what_is_no_number_in_attention_reaches_the_result(place):
     packed.run(hidden, torch.zeros(2, 3, dtype=torch.int64), tree(), cache)
     assert hidden[0].isfinite().all()
     assert hidden[1].isnan().all()
+
+
+def test_layers_whose_matrices_have_other_sizes_are_refused():
+    """Native code takes sizes from the config, and would write beyond the states."""
+    model = small_model(4, 2, 32)
+    model.layers[1].mlp.down_proj = torch.nn.Linear(96, 2 * WIDTH, bias=False)
+    assert unlike(model.config, model.rotary_emb, list(model.layers)) == "its MLP gives other states than it takes"
+    with pytest.raises(ValueError, match=r"down is \[288, 96\], not \[576, 96\]"):
+        PackedLayers(model.config, model.rotary_emb, list(model.layers))

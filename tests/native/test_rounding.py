@@ -18,6 +18,7 @@ from specframe.neural import quantize as rounding
 from specframe.neural.cache import SlotCache
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.quantize import round_layers
+from specframe.neural.weights import checkpoint
 from specframe.testing import shake
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
@@ -122,6 +123,27 @@ def test_eagle3_drafts_with_matrices_in_blocks(target, own_head):
     with torch.no_grad():
         found, wanted = (network.hidden(network.layer(x, positions, None)) for network in (rounded, exact))
     assert 0 < (found - wanted).norm() / wanted.norm() < 0.03
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_fspad_drafts_with_matrices_in_blocks(bits, target, tmp_path):
+    """Its layer's output is twice as wide as native code's: PyTorch computes it, of matrices in blocks."""
+    drafter = Eagle(feature_sampling=True, partial_alignment=True)
+    drafter.bind(target)
+    shake(drafter.module, by=0.1)
+    drafter.save(tmp_path / "whole")
+    checkpoint.shrink(tmp_path / "whole", tmp_path / "few", bits)
+    stored = Eagle(weights=str(tmp_path / "few"), feature_sampling=True, partial_alignment=True, quantize=f"int{bits}")
+    stored.bind(target)
+    assert stored.decoding.layer.packed is None and len(layers(stored.decoding)) == 4 + 7
+    pairs = torch.randn(2, 5, 128, dtype=torch.float64)
+    with torch.no_grad():
+        found, wanted = (network(pairs) for network in (stored.decoding, drafter.network))
+    assert found.shape == (2, 5, 128)
+    assert 0 < (found - wanted).norm() / wanted.norm() < {4: 0.3, 8: 0.03}[bits]
+    pipeline = compose(target=target, drafter=stored, tree=Dynamic(depth=3, width=2, nodes=6), verifier=Match())
+    plain = compose(target=target, drafter="none", verifier=Match())
+    assert pipeline.generate(PROMPTS).tokens == plain.generate(PROMPTS).tokens
 
 
 def test_weights_that_change_are_rounded_again(target):

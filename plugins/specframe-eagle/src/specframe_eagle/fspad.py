@@ -64,16 +64,14 @@ class SplitLayer(DecoderLayer):
                 f"partial_alignment widens the last map of a layer's MLP, and a layer of {config.model_type!r} has no "
                 "mlp.down_proj; use a target such as Llama or Qwen3"
             )
-        mlp.down_proj = _Halves(down.in_features, 2 * down.out_features, bias=down.bias is not None)
+        mlp.down_proj = nn.Linear(down.in_features, 2 * down.out_features, bias=down.bias is not None)
+        mlp.register_forward_hook(_in_halves)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
         """The logit features and, behind them, the regression features: [B, T, H] -> [B, T, 2H]."""
         return torch.cat(tuple(super().forward(x, positions, mask, cache)), -1)
 
 
-class _Halves(nn.Linear):
-    """A linear map whose output's halves lie side by side, [B, T, I] -> [2, B, T, H]: a residual adds to both."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns both halves of the output, stacked in order."""
-        return torch.stack(super().forward(x).chunk(2, -1))
+def _in_halves(mlp: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    """The halves of an MLP's output, [B, T, 2H] -> [2, B, T, H], in order: a residual adds to both."""
+    return torch.stack(output.chunk(2, -1))

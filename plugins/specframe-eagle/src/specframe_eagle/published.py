@@ -76,13 +76,13 @@ class EagleLayout:
                 f"{folder} holds no {checkpoint.WEIGHTS}. If the drafter is published as {PICKLED}, convert it once: "
                 "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
             )
+        names = checkpoint.shapes(weights)  # of matrices in few bits, too
+        sampling, gated = SAMPLER in names, GATE in names
+        fc = SAMPLER if sampling else GATE if gated else "fc.weight"
+        rows = names[DOWN][0] if DOWN in names else 0
         try:
             with safe_open(path, framework="pt") as file:
-                names = set(file.keys())
-                sampling, gated = SAMPLER in names, GATE in names
-                fc = SAMPLER if sampling else GATE if gated else "fc.weight"
-                dtype = file.get_tensor(fc).dtype if fc in names else torch.bfloat16
-                rows = file.get_slice(DOWN).get_shape()[0] if DOWN in names else 0
+                dtype = file.get_tensor(fc).dtype if fc in set(file.keys()) else torch.bfloat16
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
         # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -50,18 +50,18 @@ class Alongside:
         self._threads = threads
         self._worker: ThreadPoolExecutor | None = None
 
-    @contextmanager
-    def drafting(self, draft: TokenTree, context: Context) -> Iterator[None]:
+    def drafting(self, draft: TokenTree, context: Context) -> AbstractContextManager[None]:
         """Drafts behind a draft while the with block runs, which ends when both are done.
 
         An exception of the drafter is raised there, once; one of the block goes first.
         """
-        if self._drafter is None:
-            yield
-            return
+        return nullcontext() if self._drafter is None else self._drafting(self._drafter, draft, context)
+
+    @contextmanager
+    def _drafting(self, drafter: AheadDrafter, draft: TokenTree, context: Context) -> Iterator[None]:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "ahead", self._begin)
-        running = self._worker.submit(self._run, self._drafter, draft, context)
+        running = self._worker.submit(self._run, drafter, draft, context)
         try:
             with using(self._threads.target if self._threads else None):
                 yield

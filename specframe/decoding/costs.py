@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +36,7 @@ from specframe.sampling.laws import first_argmax
 
 log = logging.getLogger(__name__)
 
-EDITION = 6
+EDITION = 7
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
@@ -44,9 +45,12 @@ CONTEXT = 128
 LONGER = (1024, 4096, 8000)
 """Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
 LONGER_SIZES = (1, 2, 4, 8, 16)
-PASSES, LONGER_PASSES = 10, 3
-"""Passes of a size that count."""
-SETTLING, LONGER_SETTLING = 0.25, 0.1
+ROUNDS = 3
+"""Times that all sizes are timed, one after the other: for seconds at a time a shared machine is faster than it stays,
+and small passes, which wait for its memory, gain more by that than large ones."""
+PASSES, LONGER_PASSES = 4, 1
+"""Passes of a size that count in a round."""
+SETTLING, LONGER_SETTLING = 0.1, 0.05
 """Seconds of passes of a size that go before them: so long a processor may be slower after larger passes, and faster
 after smaller ones, than it stays."""
 LARGEST = 2**30
@@ -168,7 +172,7 @@ def _keep(note: Path, costs: Costs, busy: float) -> None:
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The fewest seconds of a forward pass by number of nodes, after a text of 128 tokens.
+    """The seconds of a forward pass by number of nodes, after a text of 128 tokens.
 
     In a shorter context the text takes half of it.
     """
@@ -207,24 +211,25 @@ def _imagined(target: Any, length: int) -> Prompts:
 
 @torch.inference_mode()
 def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, settling: float) -> dict[int, float]:
-    """The fewest seconds of so many forward passes behind a prompt by number of nodes, from the smallest on.
+    """The seconds of a forward pass behind a prompt by number of nodes: the median of the rounds' fastest ones.
 
-    Passes of one size follow each other, as in decoding; sizes in turns would seem to cost nearly the same. Other
-    programs make a pass slower, never faster.
+    In a round the passes of one size follow each other, as in decoding; sizes in turns, pass by pass, would seem to
+    cost nearly the same. Within it other programs make a pass slower, never faster.
     """
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
     target.open(1, prompt.tokens.shape[1] + 1 + max(times))
     tree, _ = target.admit(prompt)
     nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
     target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
-    for size, found in times.items():
-        begin = perf_counter()
+    for size in [*times] * ROUNDS:
+        begin, found = perf_counter(), list[float]()
         while len(found) < passes:
             start = perf_counter()
             _likeliest(target, _chain(tree.tokens[:, 0], size)).tolist()
             if start > begin + settling:
                 found.append(perf_counter() - start)
-    return {size: min(found) for size, found in times.items()}
+        times[size].append(min(found))
+    return {size: median(found) for size, found in times.items()}
 
 
 def _likeliest(target: Any, tree: TokenTree) -> torch.Tensor:
@@ -260,7 +265,7 @@ def _draft_seconds(parts: Parts) -> float:
         with alone(target), watch(untimed, clock) as timed:
             Session(timed, 1, room, clock=clock).run([request])
         found.append(clock.seconds["drafter"] / max(clock.calls["drafter"], 1))
-    return min(found[1:])
+    return median(found[1:])
 
 
 def _digest(*parts: object) -> str:

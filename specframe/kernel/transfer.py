@@ -25,19 +25,19 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 
 
 def integers_like(tensor: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
-    """The rows, which are as long as each other, as int64 [B, N] on the device of a tensor.
+    """The rows, which are as long as each other, in the dtype int64 of a tensor and on its device: [B, N].
 
-    On a CPU they are read where they stand, which takes a quarter of the time when nothing is in the caches.
+    On a CPU they are copied as bytes, which takes half of the time when nothing is in the caches.
     """
-    import torch
-
     if not tensor.is_cpu:
-        return sent(torch.tensor(rows), tensor.device)
-    return torch.frombuffer(array("q", chain.from_iterable(rows)), dtype=torch.int64).view(len(rows), -1)
+        return numbers_like(tensor, rows)
+    found = tensor.new_empty(len(rows), len(rows[0]))
+    found.numpy().data.cast("B")[:] = memoryview(array("q", chain.from_iterable(rows))).cast("B")
+    return found
 
 
 def numbers_like(tensor: Tensor, values: Any) -> Tensor:
     """A tensor of these numbers, or lists of them, in the dtype and on the device of another."""
-    import torch  # a sixth of a second, which a command that shows its help need not wait
-
-    return sent(torch.tensor(values, dtype=tensor.dtype), tensor.device)
+    if tensor.is_cpu:
+        return tensor.new_tensor(values)
+    return sent(tensor.new_empty(0, device="cpu").new_tensor(values), tensor.device)

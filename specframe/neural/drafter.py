@@ -289,8 +289,7 @@ class NeuralDrafter(Generic[NetworkT]):
         if self._session is None:
             self._both()
             raise CompositionError(
-                f"drafter {self.name} was used before anything was committed: call open(slots, room), "
-                "then commit a prompt"
+                f"drafter {self.name} was used before anything was committed: call open, then commit a prompt"
             )
         return self._session
 

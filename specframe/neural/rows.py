@@ -148,13 +148,11 @@ class RowSession:
     """
 
     def __init__(self, like: Tensor, slots: int, room: int, spare: int, layers: int = 1) -> None:
-        self.room = room
-        self.spare = spare
+        self.room, self.spare = room, spare
         self.counts: list[int] = []  # entries of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
-        self._draft: list[Blocks] = []
-        self._root: Callable[[], Blocks] | None = None  # makes the draft's root, once it is asked for
+        self._draft: list[Blocks] | Callable[[], Blocks] = []  # or what makes the root, once that is asked for
         self.kept: WindowEntries | None = None
         """Entries that a window keeps; None without one."""
         self._stashes: list[Stash] = []
@@ -164,13 +162,13 @@ class RowSession:
     @property
     def draft(self) -> list[Blocks]:
         """The root's blocks, and the expansions below it."""
-        if self._root is not None:
-            self._draft, self._root = [self._root()], None
+        if callable(self._draft):
+            self._draft = [self._draft()]
         return self._draft
 
     @draft.setter
     def draft(self, blocks: list[Blocks]) -> None:
-        self._draft, self._root = blocks, None
+        self._draft = blocks
 
     @property
     def visible(self) -> Tensor:
@@ -293,10 +291,7 @@ class RowSession:
         self._stashes, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
-        if pending.first:
-            self.draft = [self.draft[0].above(root())]
-        else:
-            self._root = root
+        self._draft = [self.draft[0].above(root())] if pending.first else root
 
     def reserve(self, slots: int) -> None:
         """Sees to it that the cache has this many slots."""

@@ -39,12 +39,8 @@ class SeededRandom:
         return random
 
     def _begin(self, seeds: Sequence[int], device: torch.device | str) -> None:
-        keys = [
-            torch.tensor(
-                [signed(scramble(scramble(seed) + stream)) for seed in seeds], dtype=torch.int64, device=device
-            )
-            for stream in range(3)
-        ]
+        numbers = [[signed(scramble(scramble(seed) + stream)) for seed in seeds] for stream in range(3)]
+        keys = torch.tensor(numbers, dtype=torch.int64, device=device)
         self.draft, self.verify, self.position = Stream(keys[0]), Stream(keys[1]), PositionStream(keys[2])
 
     def start(self, seeds: Sequence[int]) -> SeededRandom:
@@ -99,13 +95,6 @@ class Stream:
         """Device of its numbers."""
         return self._keys.device
 
-    @property
-    def cycle(self) -> Tensor:
-        """Number of each row's cycle, [B] int64."""
-        if self._skipped:
-            self._cycle, self._skipped = self._cycle + self._skipped, 0
-        return self._cycle
-
     def advance(self) -> None:
         """Starts a new cycle."""
         if not self._asked:
@@ -120,7 +109,7 @@ class Stream:
     def join(self, new: Stream) -> None:
         """Puts the streams of new rows behind these."""
         self._keys = torch.cat([self._keys, new._keys])
-        self._cycle = torch.cat([self.cycle, new.cycle])
+        self._cycle = torch.cat([self._cycle, new._cycle + (new._skipped - self._skipped)])
         self._block = None
 
     def keep(self, rows: Tensor) -> None:
@@ -160,8 +149,7 @@ class Stream:
 
     def _uniforms(self, method: int, shape: tuple[int, ...]) -> Tensor:
         # Uniforms in [0, 1) for the next call of a method, one for each element: [B, ...] float64.
-        if not self._asked:
-            self._asked, self._cycle = True, self.cycle
+        self._asked = True
         call = self._calls[method] * METHODS + method
         self._calls[method] += 1
         size = math.prod(shape[1:])
@@ -170,8 +158,6 @@ class Stream:
                 self._look()
             assert self._now is not None
             start = call * ELEMENTS
-            if len(shape) == 1:
-                return self._now[:, start]
             return self._now[:, start : start + size].reshape(shape)
         element = places((1, *shape[1:]), self.device).flatten() + signed(call * stride(0))
         return self._hash(element, self._cycle[:, None]).reshape(shape)
@@ -189,7 +175,7 @@ class Stream:
 
     def _hash(self, element: Tensor, cycle: Tensor) -> Tensor:
         # Uniforms for places [E] in some cycles [B, C] of each row: [B, C, E].
-        mixed = scramble_all(cycle)[:, :, None] + element
+        mixed = scramble_all(cycle + self._skipped)[:, :, None] + element
         return unit(scramble_all(self._keys[:, None, None] + mixed))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from specframe.kernel.errors import InputError
 from specframe.native.blocks import BLOCK, Bits, round_to_blocks
 from specframe.native.build import load_native
-from specframe.native.linear import QuantizedLinear
+from specframe.native.linear import PackedLinear, QuantizedLinear
 from specframe.native.modules import NativeNorm
 from specframe.neural.features import TapFusion
 from specframe.neural.layer import DecoderLayer
@@ -45,7 +45,7 @@ def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
     """
     rounded = copy.deepcopy(network)
     for name, linear in list(rounded.named_modules()):
-        if type(linear) is nn.Linear and linear.in_features % BLOCK == 0:
+        if type(linear) in (nn.Linear, PackedLinear) and linear.in_features % BLOCK == 0:
             parent, _, attribute = name.rpartition(".")
             setattr(rounded.get_submodule(parent), attribute, round_linear(linear.weight, linear.bias, quantization))
     for module in rounded.modules():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 
 import pytest
@@ -18,6 +19,7 @@ from specframe.native.linear import (
     pack_together,
     unpack_again,
 )
+from specframe.neural.quantize import round_layers
 
 INPUTS = 512
 
@@ -67,3 +69,12 @@ def test_packed_layer_has_the_weight_that_it_had(dtype: torch.dtype) -> None:
     assert packed.weight is packed.weight
     packed(states := x.requires_grad_()).sum().backward()
     torch.testing.assert_close(states.grad, weight.sum(0).expand(3, -1))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_layers_are_rounded_as_plain_ones(bits: int) -> None:
+    plain = nn.Sequential(nn.Linear(64, 32, dtype=torch.bfloat16)).requires_grad_(False)
+    packed = copy.deepcopy(plain)
+    pack_floats(packed)
+    wanted, found = (round_layers(model, f"int{bits}")[0] for model in (plain, packed))
+    assert isinstance(found, QuantizedLinear) and found.bits == bits and torch.equal(found.packed, wanted.packed)

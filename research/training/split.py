@@ -1,0 +1,61 @@
+"""Write EAGLE's trained drafter as one of FSPAD that computes the same: ``python split.py zoo://eagle-drafter OUT``.
+
+Training goes on from it. The token's gate adds nothing yet (its last map is zero), and both halves of the layer's output
+are EAGLE's one.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from specframe.neural import checkpoint
+from specframe.neural.weights.rounded import restore_matrices
+
+DOWN = "layers.0.mlp.down_proj.weight"
+
+
+class Tensors(nn.Module):
+    """A module of tensors under given names, to be stored."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def state_dict(self, *_: object, **__: object) -> dict[str, Tensor]:
+        """The tensors."""
+        return self.tensors
+
+
+def split(eagle: dict[str, Tensor], inner: int, seed: int) -> dict[str, Tensor]:
+    """The tensors of FSPAD's network, from those of EAGLE's; the gate's maps are `inner` wide, as the layer's MLP is."""
+    random = torch.Generator().manual_seed(seed)
+    hidden = eagle["fc.weight"].shape[0]
+    wide = {
+        f"fc.mlp.{name}.weight": torch.randn(inner, hidden, generator=random) * 0.02 for name in ("gate_proj", "up_proj")
+    }
+    fusion = {f"fc.fc.{name}": eagle.pop(f"fc.{name}") for name in ("weight", "bias")}
+    down = eagle.pop(DOWN)
+    return {
+        **eagle,
+        **fusion,
+        **wide,
+        "fc.mlp.down_proj.weight": torch.zeros(hidden, inner),
+        "fc.post_attention_layernorm.weight": torch.ones(hidden),
+        DOWN: torch.cat([down, down]),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("drafter", help="EAGLE's: a folder or zoo://name")
+    parser.add_argument("out", help="a folder")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    config = checkpoint.read_config(options.drafter)
+    stored = restore_matrices(load_file(checkpoint.locate(options.drafter) / checkpoint.WEIGHTS))
+    tensors = split(stored, config["intermediate_size"], options.seed)
+    checkpoint.save(Tensors(tensors), config, options.out, torch.bfloat16)

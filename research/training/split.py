@@ -1,7 +1,7 @@
 """Write EAGLE's trained drafter as one of FSPAD that computes the same: ``python split.py zoo://eagle-drafter OUT``.
 
-Training goes on from it. The token's gate adds nothing yet (its last map is zero), and both halves of the layer's output
-are EAGLE's one.
+Training goes on from it. The token's gate adds nothing yet (its last map is zero), and both halves of the layer's
+output are EAGLE's one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ class Tensors(nn.Module):
 
 
 def split(eagle: dict[str, Tensor], inner: int, seed: int) -> dict[str, Tensor]:
-    """The tensors of FSPAD's network, from those of EAGLE's; the gate's maps are `inner` wide, as the layer's MLP is."""
+    """The tensors of FSPAD's network, from those of EAGLE's; the gate is `inner` wide, as the layer's MLP is."""
     random = torch.Generator().manual_seed(seed)
     hidden = eagle["fc.weight"].shape[0]
-    wide = {
-        f"fc.mlp.{name}.weight": torch.randn(inner, hidden, generator=random) * 0.02 for name in ("gate_proj", "up_proj")
-    }
+    gate = ("gate_proj", "up_proj")
+    wide = {f"fc.mlp.{name}.weight": torch.randn(inner, hidden, generator=random) * 0.02 for name in gate}
     fusion = {f"fc.fc.{name}": eagle.pop(f"fc.{name}") for name in ("weight", "bias")}
     down = eagle.pop(DOWN)
     return {

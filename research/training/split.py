@@ -7,27 +7,17 @@ output are EAGLE's one.
 from __future__ import annotations
 
 import argparse
+import shutil
+from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from specframe.neural import checkpoint
 from specframe.neural.weights.rounded import restore_matrices
 
 DOWN = "layers.0.mlp.down_proj.weight"
-
-
-class Tensors(nn.Module):
-    """A module of tensors under given names, to be stored."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.tensors = tensors
-
-    def state_dict(self, *_: object, **__: object) -> dict[str, Tensor]:
-        """The tensors."""
-        return self.tensors
 
 
 def split(eagle: dict[str, Tensor], inner: int, seed: int) -> dict[str, Tensor]:
@@ -54,7 +44,9 @@ if __name__ == "__main__":
     parser.add_argument("out", help="a folder")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    config = checkpoint.read_config(options.drafter)
-    stored = restore_matrices(load_file(checkpoint.locate(options.drafter) / checkpoint.WEIGHTS))
-    tensors = split(stored, config["intermediate_size"], options.seed)
-    checkpoint.save(Tensors(tensors), config, options.out, torch.bfloat16)
+    folder, out = checkpoint.locate(options.drafter), Path(options.out)
+    stored = restore_matrices(load_file(folder / checkpoint.WEIGHTS))
+    tensors = split(stored, checkpoint.read_config(folder)["intermediate_size"], options.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, out / checkpoint.WEIGHTS)
+    shutil.copyfile(folder / checkpoint.CONFIG, out / checkpoint.CONFIG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -59,9 +60,6 @@ class Costs:
     lengths: dict[int, Costs] = field(default_factory=dict, compare=False, repr=False)
     """The costs behind more committed tokens, once they were asked for."""
 
-    alone: Costs | None = field(default=None, init=False, compare=False, repr=False)
-    """The same for one row, once they were asked for."""
-
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
@@ -112,9 +110,12 @@ class Costs:
         costs = self.behind(max(lengths))
         if len(lengths) > 1:
             return replace(costs, rows=len(lengths), pause=pause)
-        if costs.alone is None:
-            object.__setattr__(costs, "alone", replace(costs, rows=1, pause=None))
-        return costs.alone or costs
+        return costs.alone
+
+    @cached_property
+    def alone(self) -> Costs:
+        """The same costs for one row."""
+        return replace(self, rows=1, pause=None)
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.

@@ -245,9 +245,7 @@ def _tree(trees: _Trees, whole: Tensor, marks: Tensor, batch: int, most: int) ->
     """The trees as values, of views of native code's storage: whole [4, B most], the last of which are zeros."""
     nodes, size = trees.nodes, batch * trees.nodes
     tokens, parents, depths, draw = whole[:, :size].view(4, batch, nodes).unbind()
-    valid, _, ancestors, _ = marks.split(
-        [size, batch * most - size, size * nodes, len(marks) - batch * most - size * nodes]
-    )
+    valid, ancestors = marks.narrow(0, 0, size), marks.narrow(0, batch * most, size * nodes)
     tree = TokenTree(tokens, parents, valid.view(batch, nodes), draw, levels=trees.levels)
     # which would be computed when first asked for
     vars(tree).update(depth=depths, ancestors=ancestors.view(batch, nodes, nodes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +135,7 @@ class PackedLinear(nn.Linear):
         return self._packed[0]
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> Tensor:  # type: ignore[override] # a parameter there, which could be written, too
         """The weight, [N, K], bit for bit as it was."""
         if self._whole is not None:
             return self._whole
@@ -170,14 +169,16 @@ def pack_together(matrices: Sequence[QuantizedLinear]) -> None:
     """Puts the weights of matrices that are read one after the other into one memory of large pages.
 
     A pass reads every weight once: in small pages the processor looks up the place of every 4,096 bytes, in a virtual
-    machine twice. Where the system grants no large pages nothing moves.
+    machine twice. Nothing moves where the system knows no large pages, or has no such piece of memory.
     """
     sizes = [-(-matrix.packed.nbytes // LINE) * LINE for matrix in matrices]
     if not hasattr(mmap, "MADV_HUGEPAGE") or sum(sizes) < PAGE or not all(matrix.packed.is_cpu for matrix in matrices):
         return
-    memory = mmap.mmap(-1, sum(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel that was built without them
+    try:
+        memory = mmap.mmap(-1, sum(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        return
     for matrix, part in zip(matrices, torch.frombuffer(memory, dtype=torch.uint8).split(sizes), strict=True):
         bytes_of = matrix.packed.view(torch.uint8)
         storage = part[: matrix.packed.nbytes].view(bytes_of.shape).copy_(bytes_of)

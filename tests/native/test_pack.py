@@ -78,3 +78,14 @@ def test_packed_layers_are_rounded_as_plain_ones(bits: int) -> None:
     pack_floats(packed)
     wanted, found = (round_layers(model, f"int{bits}")[0] for model in (plain, packed))
     assert isinstance(found, QuantizedLinear) and found.bits == bits and torch.equal(found.packed, wanted.packed)
+
+
+def test_without_memory_for_it_weights_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    large = matrix(4096, 32)
+    place = large.packed.data_ptr()
+    pack_together([large])
+    assert large.packed.nbytes >= PAGE and large.packed.data_ptr() == place

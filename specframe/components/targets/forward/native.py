@@ -70,7 +70,7 @@ class NativeForward:
         self.cache = cache
         self.head: nn.Module = packed(head)
         self._screen: Screen | None = None
-        self._weight: Tensor = decoder.embed_tokens.weight
+        self._embeddings: Tensor = decoder.embed_tokens.weight
         self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
         self._modules, self._layers = layers, self._pack(layers)
         self._copies: dict[Quantization, PackedLayers] = {}
@@ -150,7 +150,7 @@ class NativeForward:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
         if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
             raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
-        entry = embedding(asked.tokens, self._weight) if asked.states is None else asked.states.clone()
+        entry = embedding(asked.tokens, self._embeddings) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]
         shape, sizes = hidden.shape[:2], self._layers.shape
         wide = {"layer": hidden.shape[2], "query": sizes.heads * sizes.head_size}
@@ -161,7 +161,7 @@ class NativeForward:
         layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
         for tap in filter(is_query, wanted):
             wanted[tap] *= sizes.scale
-        return hidden.to(self._weight.dtype), wanted
+        return hidden.to(self._embeddings.dtype), wanted
 
 
 def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tree]:

@@ -222,7 +222,7 @@ class Session:
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
             enter(entries, draft, verdict, gaps)
-            random.advance(verdict.count, draft.levels + 1)
+            random.advance(verdict.counts, draft.levels + 1)
             cycle = Cycle(draft, scores, verdict, committed)
             self.parts.drafter.commit(committed)
             for observer in self._observers:

@@ -54,8 +54,11 @@ class Streams(Protocol):
         """Puts the streams of new rows behind these."""
         ...
 
-    def advance(self, count: Tensor, most: int) -> None:
-        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream."""
+    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream.
+
+        The count is a list where the host has it.
+        """
         ...
 
     def keep(self, rows: Tensor) -> None:

@@ -110,6 +110,32 @@ class Committed:
     prompt: Prompts | None = None
     counts: list[int] | None = None  # `count` on the host, where the target has it there
 
+    @classmethod
+    def of(cls, verdict: Verdict, tree: TokenTree, features: Mapping[str, Tensor]) -> Committed:
+        """The commit of a verdict on a tree; its tensors are made once they are asked for."""
+        committed, texts = cls.__new__(cls), verdict.to_host(tree).tokens
+        vars(committed).update(features=features, texts=texts, counts=[*map(len, texts)], _origin=(verdict, tree))
+        return committed
+
+    @cached_property
+    def texts(self) -> list[list[int]]:
+        """The tokens of each row, on the host."""
+        counts = self.count.tolist() if self.counts is None else self.counts
+        return [row[:count] for row, count in zip(self.tokens.tolist(), counts, strict=True)]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor:
+            """The tensors of a verdict's commit."""
+            if name not in ("tokens", "count", "root"):
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            verdict, tree = vars(self)["_origin"]
+            if name == "tokens":
+                found = verdict.emitted(tree).narrow(1, 0, max(self.counts))
+            else:
+                found = verdict.count if name == "count" else verdict.bonus
+            return vars(self).setdefault(name, found)
+
 
 @dataclass(frozen=True)
 class Cycle:

@@ -70,6 +70,12 @@ class Verdict:
         """Tokens committed by the cycle, the bonus included: [B] int64."""
         return self.length + 1 if self._like is None else self._made.select(1, -2)
 
+    @property
+    def counts(self) -> Tensor | list[int]:
+        """The same, as a list where the verdict was found on the host."""
+        found = None if self._like is None else self._on_host
+        return self.count if found is None else [len(tokens) for tokens in found.tokens]
+
     @cached_property
     def slots(self) -> Tensor:
         """The nodes that stay, the root and the path: [B, A + 1] int64, -1 padded."""

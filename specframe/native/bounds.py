@@ -1,14 +1,27 @@
-"""Bounds of the tensors that the native passes read and write by their addresses."""
+"""Bounds of what the native passes compute: of models, and of the tensors that they read and write by addresses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from specframe.native.blocks import TILE
 from specframe.native.build import DecoderSizes
 from specframe.native.linear import QuantizedLinear
+
+if TYPE_CHECKING:
+    from specframe.native.draft import NewPairs
+
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""transformers' model types whose layers native code computes."""
+ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings that are a table: the same for every length of text."""
+LARGEST_HEAD = 256
+FEW = 64
+"""Number of integers that the host looks at sooner than a kernel."""
 
 
 def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> None:
@@ -26,7 +39,9 @@ def check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int)
     """One more than the highest. Raises ValueError unless these are int64 on a CPU, of this shape, 0 to below `end`."""
     if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
         raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
-    low, high = (int(bound) for bound in numbers.aminmax())
+    few = numbers.numel() <= FEW
+    found = numbers.flatten().tolist() if few else [int(bound) for bound in numbers.aminmax()]
+    low, high = min(found), max(found)
     if low < 0 or high >= end:
         raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
     return high + 1
@@ -56,6 +71,25 @@ def check_matrices(layers: Sequence[Mapping[str, QuantizedLinear]], shape: Decod
                 raise ValueError(f"{name} is [{outputs}, {inputs[0]}], not [{found.out_features}, {found.in_features}]")
 
 
+def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, entry: QuantizedLinear | None) -> None:
+    """Raises ValueError for pairs of other shapes, or in another dtype, than a network of this width reads."""
+    rows, nodes = batch - pairs.first, pairs.features[0].shape[1]
+    if not 0 <= pairs.first < batch or len(pairs.fresh) != rows or min(pairs.fresh) < 1:
+        raise ValueError("the rows with new pairs are the last, and each has one or more")
+    table = (pairs.embeddings.shape[0], width) if pairs.tokens is not None else (rows, pairs.most, width)
+    for tensor, shape in [(pairs.embeddings, table), *((part, (rows, nodes, width)) for part in pairs.features)]:
+        if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+            raise ValueError(f"pairs are contiguous {dtype} {list(shape)}, not {tensor.dtype} {list(tensor.shape)}")
+    if len(pairs.features) > 1 and (entry is None or entry.in_features != width * len(pairs.features)):
+        raise ValueError(f"the network does not read {len(pairs.features)} features of a token")
+    kept = [range(new) for new in pairs.fresh] if pairs.kept is None else pairs.kept
+    for name, lists, end in (("nodes", kept, nodes), ("tokens", pairs.tokens, pairs.embeddings.shape[0])):
+        if lists is None:
+            continue
+        if [*map(len, lists)] != list(pairs.fresh) or not all(0 <= min(row) <= max(row) < end for row in lists):
+            raise ValueError(f"each row has as many {name} as new pairs, from 0 to {end - 1}")
+
+
 def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless this is a mask, bool, of this shape on a CPU."""
     if sees.dtype != torch.bool or not sees.is_cpu or sees.shape != shape:
@@ -66,3 +100,27 @@ def check_room(name: str, begin: int, end: int, room: int) -> None:
     """Raises ValueError unless the cache has all from `begin` to below `end`."""
     if not 0 <= begin <= end <= room:
         raise ValueError(f"the cache has {room} {name}, not those from {begin} to {end - 1}")
+
+
+def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
+    """Returns why the native passes cannot multiply by one of the matrices, or None if they can."""
+    if any(matrix.out_features % TILE for matrix in matrices):
+        return f"one of its matrices has outputs that {TILE} does not divide"
+    return None
+
+
+def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str | None:
+    """Returns the property of a model's layers that the native passes do not support, or None."""
+    if config.model_type not in FAMILIES:
+        return f"the layers of {config.model_type} are not Llama's"
+    if (activation := getattr(config, "hidden_act", None)) != "silu":
+        return f"its activation is {activation}"
+    if any(layer.mlp.down_proj.out_features != config.hidden_size for layer in layers):
+        return "its MLP gives other states than it takes"
+    kind = getattr(rotary, "rope_type", "default")
+    if kind not in ROTARY:
+        return f"its rotary embedding, {kind}, changes with the length of the text"
+    size: int = layers[0].self_attn.head_dim
+    if size % TILE or size > LARGEST_HEAD:
+        return f"its heads have {size} numbers, not a multiple of {TILE} up to {LARGEST_HEAD}"
+    return None

@@ -24,7 +24,7 @@ from specframe.kernel.folders import cache_folder
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(
     Path(__file__).with_name(f"{name}.h")
-    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "votes", "screen")
+    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "slots", "votes", "screen")
 )
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
@@ -70,7 +70,7 @@ class Batch(Structure):
         *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
         *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
         *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
-        ("queries", c_void_p),
+        *(("tap_bits", c_int64), ("queries", c_void_p)),
         *((name, c_int64) for name in ("bits", "recent", "upper")),
         *((name, c_void_p) for name in ("planes", "key_scales", "value_scales")),
     )
@@ -112,6 +112,7 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
+    loaded.specframe_choose.argtypes = [*loaded.specframe_decode.argtypes, c_void_p]
     loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, *(c_int64,) * 4, c_void_p]
     loaded.specframe_normalize.restype = None
     loaded.specframe_draft.argtypes = [c_void_p] * 5
@@ -121,8 +122,9 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     loaded.specframe_vote.argtypes = [POINTER(Ballot)]
     loaded.specframe_copy.argtypes = [POINTER(Weight), c_void_p, c_void_p]
     loaded.specframe_copy.restype = None
+    loaded.specframe_move.argtypes = [c_void_p, *(c_int64,) * 6, c_void_p, c_void_p]
     loaded.specframe_likeliest.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
-    for name in ("multiply", "decode", "recur", "draft", "vote", "likeliest"):
+    for name in ("multiply", "decode", "choose", "recur", "draft", "move", "vote", "likeliest"):
         function = getattr(loaded, f"specframe_{name}")
         function.restype = _succeed
     return loaded

@@ -10,17 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
-from specframe.native.blocks import TILE, Floats
+from specframe.native.blocks import Floats
 from specframe.native.bounds import check_integers, check_lists, check_matrices, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_native
 from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
+from specframe.native.screen import Choice
 from specframe.native.sight import Listed, Mask, Tree
 
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""transformers' model types whose layers native code computes."""
-ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings that are a table: the same for every length of text."""
-LARGEST_HEAD = 256
 POSITIONS = 2**24
 """More than any text has: a table of angles so long would not fit."""
 
@@ -94,13 +90,15 @@ class PackedLayers:
         chosen: LayerChoice | None = None,
         embeddings: Tensor | None = None,
         ending: Tensor | None = None,
+        choice: Choice | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
-        `row` is the cache's row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], and its
-        rotated queries to `query.K`, [B, N, heads * size], where these are given. Where layers are chosen, the others
-        pass their input on. `embeddings` [B, N, D] precede the hidden states in the attention input of a layer of twice
-        the width. `ending` [D], float32, is the weight of a norm behind the last layer.
+        `row` is the cache's row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], all in
+        float32 or all in bfloat16, and its rotated queries to `query.K`, [B, N, heads * size], where these are given.
+        Where layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in
+        the attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm behind the
+        last layer. With a choice the pass runs from tokens to their likeliest successors, and `hidden` is room for it.
         """
         few = self.cache == torch.uint8
         stored = cache.open(self._sample, sight.end - sight.base) if few else None
@@ -121,6 +119,7 @@ class PackedLayers:
             positions=places.data_ptr(),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
+            tap_bits=8 * _dtype(wanted).itemsize,
             queries=ctypes.addressof(queries),
             bits=32 if blocks.dtype == torch.float32 else 16,
         )
@@ -146,7 +145,7 @@ class PackedLayers:
             if beginning.shape != hidden.shape:
                 raise ValueError(f"embeddings are {list(hidden.shape)}, not {list(beginning.shape)}")
             where.embeddings = beginning.data_ptr()
-        load_native().specframe_decode(
+        given = (
             ctypes.byref(self.shape),
             self.records,
             ctypes.byref(where),
@@ -156,6 +155,10 @@ class PackedLayers:
             outputs,
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
+        if choice is None:
+            load_native().specframe_decode(*given)
+        else:
+            load_native().specframe_choose(*given, ctypes.byref(choice))
 
     def memory(self, cache: KeysAndValues, end: int) -> tuple[Tensor, Tensor]:
         """The cache's storage [2 * layers, B, H, S, D], and the angles of positions below `end`, [2, .., rotary / 2].
@@ -198,7 +201,8 @@ class PackedLayers:
         Raises ValueError for tensors that native code would read or write beyond, or take for something else.
         """
         rows, nodes = hidden.shape[:2]
-        check_numbers((hidden, *taps.values()))
+        check_numbers((hidden, *(values for name, values in taps.items() if name.startswith("query."))))
+        check_numbers((values for name, values in taps.items() if name.startswith("layer.")), _dtype(taps))
         widths = {"layer": self.shape.width, "query": self.shape.heads * self.shape.head_size}
         shapes = [(tensor, widths[name.partition(".")[0]]) for name, tensor in taps.items()]
         if any(tensor.shape != (rows, nodes, wide) for tensor, wide in [(hidden, self.shape.width), *shapes]):
@@ -251,6 +255,11 @@ class PackedLayers:
         return values.data_ptr()
 
 
+def _dtype(taps: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of the layers' outputs among taps."""
+    return torch.bfloat16 if any(part.dtype == torch.bfloat16 for part in taps.values()) else torch.float32
+
+
 def _matrices(attention: Any, mlp: Any) -> dict[str, QuantizedLinear]:
     """The matrices of a layer as native code takes them; those that are read together share their storage."""
     parts = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
@@ -267,30 +276,6 @@ def packed(linear: nn.Module) -> QuantizedLinear:
     assert isinstance(linear, nn.Linear)
     weight = linear.weight.detach()
     return QuantizedLinear(Floats(weight if weight.dtype == torch.float32 else weight.bfloat16()), linear.bias)
-
-
-def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
-    """Returns why the native passes cannot multiply by one of the matrices, or None if they can."""
-    if any(matrix.out_features % TILE for matrix in matrices):
-        return f"one of its matrices has outputs that {TILE} does not divide"
-    return None
-
-
-def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str | None:
-    """Returns the property of a model's layers that the native passes do not support, or None."""
-    if config.model_type not in FAMILIES:
-        return f"the layers of {config.model_type} are not Llama's"
-    if (activation := getattr(config, "hidden_act", None)) != "silu":
-        return f"its activation is {activation}"
-    if any(layer.mlp.down_proj.out_features != config.hidden_size for layer in layers):
-        return "its MLP gives other states than it takes"
-    kind = getattr(rotary, "rope_type", "default")
-    if kind not in ROTARY:
-        return f"its rotary embedding, {kind}, changes with the length of the text"
-    size: int = layers[0].self_attn.head_dim
-    if size % TILE or size > LARGEST_HEAD:
-        return f"its heads have {size} numbers, not a multiple of {TILE} up to {LARGEST_HEAD}"
-    return None
 
 
 def _weight(module: nn.Module, name: str) -> Tensor | None:

@@ -15,6 +15,7 @@ struct Network {
   Shape shape;             // of its decoder layers
   const Layer* layers;
   int64_t block;           // K, the pairs that are read at once, and the levels that a pass proposes
+  Weight entry;            // of a pair's A features side by side, [A D] -> [D]; without outputs: it has one, as it is
   Weight fusion;           // of a pair, [2 D] -> [D]; or, without outputs,
   const Cell* cells;       // an LSTM over pairs, [2 D] -> [D]; or, null, the first layer reads both parts side by side
   int64_t recurrent;       // the LSTM's layers
@@ -49,9 +50,13 @@ struct Rows {
 
 // Newly committed pairs, of the rows from `first` on.
 struct Pairs {
-  int64_t first, most;   // rows before the first have none; none has more than the most
-  const void* values;    // [B - first, most, 2 D], embedding and feature side by side
-  const int64_t* fresh;  // [B - first], how many of the most a row has
+  int64_t first, most;          // rows before the first have none; none has more than the most
+  const int64_t* fresh;         // [B - first], how many of the most a row has
+  const void* embeddings;       // [B - first, most, D], of their tokens; or, with tokens, the table [V, D] of all
+  const int64_t* tokens;        // [B - first, most], or null
+  int64_t taps, nodes;          // the target's features, so many kinds of them: one, or as many as `entry` takes
+  const void* const* features;  // [taps], of [B - first, nodes, D] each
+  const int64_t* kept;          // [B - first, most], the nodes whose features are the pairs'; null: the first ones
 };
 
 // The forward passes of a drafter over the rows of its session.
@@ -59,7 +64,7 @@ struct Passes {
   const Network& n;
   const Rows& m;
   const int64_t width;
-  std::vector<float> pairs, states, embeddings, normed, logits, carried;
+  std::vector<float> pairs, taps, states, embeddings, normed, logits, carried;
   std::vector<uint8_t> visible;
   std::vector<int64_t> places, positions;
 
@@ -116,10 +121,33 @@ struct Passes {
     batch.cosine = m.cosine;
     batch.sine = m.sine;
     batch.embeddings = n.fusion.outputs || n.recurrent ? nullptr : embeddings.data();
-    const std::vector<float*> taps(n.shape.layers, nullptr);
+    const std::vector<void*> taps(n.shape.layers, nullptr);
     if (specframe_decode(&n.shape, n.layers, &batch, m.cache, states.data(), nullptr, taps.data(), nullptr))
       throw std::bad_alloc();
     round(states.data(), many * width);
+  }
+
+  // Puts the new pairs together: embedding and feature side by side, 0 behind those of a row.
+  void pair(const Pairs& p) {
+    const int64_t many = (m.rows - p.first) * p.most, entering = p.taps > 1 ? p.taps * width : 0;
+    pairs.assign(many * 2 * width, 0.f);
+    taps.assign(many * entering, 0.f);
+    const auto copy = [&](const void* from, int64_t at, float* to) {
+      for (int64_t k = 0; k < width; ++k) to[k] = number(from, at * width + k);
+    };
+    for (int64_t i = 0; i < many; ++i) {
+      const int64_t row = i / p.most, at = i % p.most, node = row * p.nodes + (p.kept ? p.kept[i] : at);
+      if (at >= p.fresh[row]) continue;
+      float *own = pairs.data() + 2 * i * width, *feature = entering ? taps.data() + i * entering : own + width;
+      copy(p.embeddings, p.tokens ? p.tokens[i] : i, own);
+      for (int64_t tap = 0; tap < p.taps; ++tap) copy(p.features[tap], node, feature + tap * width);
+    }
+    if (!entering) return;
+    states.resize(many * width);
+    if (specframe_multiply(&n.entry, taps.data(), many, states.data())) throw std::bad_alloc();
+    round(states.data(), many * width);
+    for (int64_t i = 0; i < many; ++i)
+      std::memcpy(pairs.data() + (2 * i + 1) * width, states.data() + i * width, width * sizeof(float));
   }
 
   // Takes the new pairs in: each sees all of its row's. The K - 1 pairs before them ask again, for the last block.
@@ -127,8 +155,7 @@ struct Passes {
     const int64_t rows = m.rows - p.first, again = n.block - 1, nodes = again + p.most, many = rows * nodes;
     int64_t end = 0;
     for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.held[row] - p.fresh[row - p.first] + nodes);
-    pairs.resize(rows * p.most * 2 * width);
-    for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = number(p.values, i);
+    pair(p);
     if (n.recurrent)
       recur(p, again);
     else

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
+from specframe.native.bounds import check_pairs
 from specframe.native.build import DecoderSizes, Weight, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
@@ -33,6 +34,7 @@ class DraftParts:
     head: QuantizedLinear
     embeddings: Tensor  # [v, D] of the tokens that it drafts
     support: Tensor | None = None  # [v] int64, these tokens; None: the whole vocabulary
+    entry: QuantizedLinear | None = None  # of a pair's A features side by side, [A D] -> [D]; None: it has one
     fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: `cells`, or
     cells: Cells | None = None  # an LSTM over pairs; None: the first layer reads both parts side by side
     block: int = 1
@@ -45,8 +47,16 @@ class NewPairs:
     """Newly committed pairs of a session's last rows."""
 
     first: int  # rows before this one have none
-    values: Tensor  # [B - first, M, 2D], embedding and feature side by side
+    embeddings: Tensor  # [B - first, M, D], of their tokens; or, with `tokens`, the table [V, D] of all
+    features: Sequence[Tensor]  # [B - first, N, D] each: of one kind, or of as many as the network's `entry` takes
     fresh: Sequence[int]  # how many of the M are a row's
+    kept: Sequence[Sequence[int]] | None = None  # the N that are the pairs', `fresh` of each row; None: the first ones
+    tokens: Sequence[Sequence[int]] | None = None  # of each row
+
+    @property
+    def most(self) -> int:
+        """M, the most of a row."""
+        return max(self.fresh)
 
 
 class Sighted(Protocol):
@@ -63,7 +73,7 @@ class Sighted(Protocol):
 
 class _Network(Structure):
     _fields_ = (
-        *(("shape", DecoderSizes), ("layers", c_void_p), ("block", c_int64), ("fusion", Weight)),
+        *(("shape", DecoderSizes), ("layers", c_void_p), ("block", c_int64), ("entry", Weight), ("fusion", Weight)),
         *(("cells", c_void_p), ("recurrent", c_int64), ("norm", c_void_p)),
         *(("feeds_normed", c_int64), ("head", Weight), ("embeddings", c_void_p), ("support", c_void_p)),
         ("halves", c_int64),
@@ -79,7 +89,11 @@ class _Rows(Structure):
 
 
 class _Pairs(Structure):
-    _fields_ = (("first", c_int64), ("most", c_int64), ("values", c_void_p), ("fresh", c_void_p))
+    _fields_ = (
+        *(("first", c_int64), ("most", c_int64), ("fresh", c_void_p)),
+        *(("embeddings", c_void_p), ("tokens", c_void_p)),
+        *(("taps", c_int64), ("nodes", c_int64), ("features", c_void_p), ("kept", c_void_p)),
+    )
 
 
 class _Search(Structure):
@@ -112,6 +126,7 @@ class NativeDraft:
             block=parts.block,
             cells=None if parts.cells is None else ctypes.addressof(parts.cells.records),
             recurrent=0 if parts.cells is None else len(parts.cells.records),
+            entry=NO_WEIGHT if parts.entry is None else parts.entry.record,
             fusion=NO_WEIGHT if parts.fusion is None else parts.fusion.record,
             norm=None if self._norm is None else self._norm.data_ptr(),
             feeds_normed=parts.feeds_normed,
@@ -140,7 +155,7 @@ class NativeDraft:
         [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
         for the new pairs and the levels. With a window pairs outside of it are hidden.
         """
-        batch, new_pairs = len(held), 0 if pairs is None else pairs.values.shape[1]
+        batch, new_pairs = len(held), 0 if pairs is None else pairs.most
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
         self._check(roots, held, outputs, blocks, pairs, states, tail)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
@@ -160,10 +175,7 @@ class NativeDraft:
             sinks=0 if window is None else window.sinks,
             recent=max(held) if window is None else window.recent,
         )
-        new = None
-        if pairs is not None:
-            fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
-            new = _Pairs(pairs.first, pairs.values.shape[1], pairs.values.data_ptr(), ctypes.addressof(fresh))
+        new = None if pairs is None else _pairs(pairs)
         wanted = _search(search)
         whole = torch.zeros(4, batch * search.nodes, dtype=torch.int64)
         marks = torch.empty((1 + search.nodes) * batch * search.nodes, dtype=torch.bool)
@@ -206,15 +218,36 @@ class NativeDraft:
             raise ValueError(f"the cache has {blocks.shape[1]} rows, not {batch}; each has a pair or more")
         if pairs is None:
             return
-        shape, values = (batch - pairs.first, max(pairs.fresh), 2 * width), pairs.values
         if block > 1 and cells is None:
             raise ValueError("new pairs are taken in in blocks behind an LSTM alone")
-        if values.shape != shape or values.dtype != self._embeddings.dtype or not values.is_contiguous():
-            raise ValueError(
-                f"pairs are contiguous {self._embeddings.dtype} {list(shape)}, not {values.dtype} {list(values.shape)}"
-            )
-        if not 0 <= pairs.first < batch or len(pairs.fresh) != shape[0] or min(pairs.fresh) < 1:
-            raise ValueError("the rows with new pairs are the last, and each has one or more")
+        check_pairs(pairs, batch, width, self._embeddings.dtype, self.parts.entry)
+
+
+def _pairs(pairs: NewPairs) -> _Pairs:
+    fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
+    features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
+    kept, tokens = _padded(pairs.kept, pairs.most), _padded(pairs.tokens, pairs.most)
+    found = _Pairs(
+        first=pairs.first,
+        most=pairs.most,
+        fresh=ctypes.addressof(fresh),
+        embeddings=pairs.embeddings.data_ptr(),
+        tokens=None if tokens is None else ctypes.addressof(tokens),
+        taps=len(pairs.features),
+        nodes=pairs.features[0].shape[1],
+        features=ctypes.addressof(features),
+        kept=None if kept is None else ctypes.addressof(kept),
+    )
+    found.arrays = fresh, features, kept, tokens  # the structure holds addresses alone
+    return found
+
+
+def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_int64] | None:
+    """The rows as native code takes them, [B, most]."""
+    if rows is None:
+        return None
+    numbers = [number for row in rows for number in (*row, *[0] * (most - len(row)))]
+    return (c_int64 * len(numbers))(*numbers)
 
 
 def slots_for(search: BeamSearch, held: Sequence[int], new: int, block: int) -> int:

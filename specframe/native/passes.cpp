@@ -49,6 +49,7 @@ struct Batch {
   const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
   const int64_t* listed;       // [list_layers, B, list_heads, list_slots], or null
   int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
+  int64_t tap_bits;            // of a number in the copies of layers' outputs: 32 or 16
   float* const* queries;       // [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null
 
   int64_t bits;                // of a number in the cache: 32, 16 (bfloat16) or 8, in two planes
@@ -233,7 +234,7 @@ extern "C" void specframe_normalize(const float* from, const float* weights, flo
 // `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
 // Returns 0, or 1 where there is no memory; nothing has then been written.
 extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
-                                const float* ending, float* const* taps, const uint8_t* runs) try {
+                                const float* ending, void* const* taps, const uint8_t* runs) try {
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
@@ -338,11 +339,14 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
         });
         multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, codes, rows, hidden, s.width, true);
       }
-      if (taps[l]) {
+      if (taps[l])
         worker.share(rows, [&](int64_t row) {
-          std::memcpy(taps[l] + row * s.width, hidden + row * s.width, s.width * sizeof(float));
+          const float* from = hidden + row * s.width;
+          if (b.tap_bits == 16)
+            for (int64_t i = 0; i < s.width; ++i) static_cast<uint16_t*>(taps[l])[row * s.width + i] = narrow(from[i]);
+          else
+            std::memcpy(static_cast<float*>(taps[l]) + row * s.width, from, s.width * sizeof(float));
         });
-      }
     }
     if (ending && !full)
       worker.share(rows, [&](int64_t row) {
@@ -354,6 +358,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   return 1;
 }
 
+#include "slots.h"
 #include "votes.h"
 #include "screen.h"
 #include "lstm.h"   // which calls these functions, and

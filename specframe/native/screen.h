@@ -180,3 +180,32 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
 } catch (const std::bad_alloc&) {
   return 1;
 }
+
+// What a pass begins with and ends in where the likeliest token after every node is all that is asked for.
+struct Choice {
+  const void* table;      // [V, D], the embeddings
+  const int64_t* tokens;  // [M]
+  int64_t halves;         // whether embeddings and `last` are bfloat16, else float32
+  const Screen* screen;
+  void* last;             // [M, D], the states behind the final norm
+  int64_t* best;          // [M]
+};
+
+// The pass of `specframe_decode` from tokens to their likeliest successors; `hidden` [M, D] is room for it.
+extern "C" int specframe_choose(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
+                                const float* ending, void* const* taps, const uint8_t* runs, const Choice* choice) {
+  const Choice& c = *choice;
+  const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = c.tokens[i / width] * width + i % width;
+    hidden[i] = c.halves ? widen(static_cast<const uint16_t*>(c.table)[at]) : static_cast<const float*>(c.table)[at];
+  }
+  if (specframe_decode(shape, layers, batch, cache, hidden, ending, taps, runs)) return 1;
+  if (c.halves) {
+    auto* last = static_cast<uint16_t*>(c.last);
+    for (int64_t i = 0; i < count; ++i) hidden[i] = widen(last[i] = narrow(hidden[i]));
+  } else {
+    std::memcpy(c.last, hidden, count * sizeof(float));
+  }
+  return specframe_likeliest(c.screen, hidden, rows, c.best);
+}

@@ -1,18 +1,18 @@
-"""The likeliest token of an LM head without its logits: a copy in 8 bits rules out all but a few of them."""
+"""The likeliest tokens: of logits, and of an LM head without its logits, most of which a copy in 8 bits rules out."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from ctypes import Structure, c_void_p
+from ctypes import Structure, c_int64, c_void_p
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from specframe.native.blocks import BLOCK, TILE
-from specframe.native.bounds import check_numbers
-from specframe.native.build import Weight, load_native
+from specframe.native.bounds import check_integers, check_numbers
+from specframe.native.build import Weight, are_loaded, load_native
 from specframe.native.linear import QuantizedLinear
 
 UNKNOWN = 1e30
@@ -23,6 +23,15 @@ UNIT = 2.0**-24
 
 class _Screen(Structure):
     _fields_ = (("exact", Weight), ("copy", Weight), ("lost", c_void_p), ("kept", c_void_p))
+
+
+class Choice(Structure):
+    """The ends of a pass that runs from tokens to their likeliest successors, as native code takes them."""
+
+    _fields_ = (
+        *(("table", c_void_p), ("tokens", c_void_p), ("halves", c_int64)),
+        *(("screen", c_void_p), ("last", c_void_p), ("best", c_void_p)),
+    )
 
 
 class Screen:
@@ -40,6 +49,7 @@ class Screen:
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
+        self._record = _Screen(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
 
     def bounds(self, states: Tensor) -> Tensor:
         """The most that logits by the copy are off by, for states [M, K]: [M, N], to within the last bits."""
@@ -54,9 +64,28 @@ class Screen:
         check_numbers((rows,))
         if rows.shape[-1] != self.head.in_features:
             raise ValueError(f"the head takes {self.head.in_features} numbers a state, not {rows.shape[-1]}")
-        record = _Screen(self.head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
-        load_native().specframe_likeliest(ctypes.byref(record), rows.data_ptr(), best.numel(), best.data_ptr())
+        load_native().specframe_likeliest(ctypes.byref(self._record), rows.data_ptr(), best.numel(), best.data_ptr())
         return best
+
+    def choice(self, table: Tensor, tokens: Tensor, last: Tensor, best: Tensor) -> Choice:
+        """A pass over tokens [B, N], by a table of embeddings [V, D], to states `last` [B, N, D] and `best` [B, N].
+
+        Raises ValueError for tensors that native code would read or write beyond, or take for something else.
+        """
+        check_integers("tokens", tokens, tokens.shape, len(table))
+        check_numbers((table, last), torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32)
+        if not last.shape[-1] == table.shape[-1] == self.head.in_features or last.shape[:-1] != tokens.shape:
+            raise ValueError(f"states are {[*tokens.shape, self.head.in_features]}, not {list(last.shape)}")
+        if best.dtype != torch.int64 or best.shape != tokens.shape or not tokens.is_contiguous():
+            raise ValueError(f"the likeliest tokens are int64 {list(tokens.shape)}, behind contiguous tokens")
+        return Choice(
+            table=table.data_ptr(),
+            tokens=tokens.data_ptr(),
+            halves=table.dtype == torch.bfloat16,
+            screen=ctypes.addressof(self._record),
+            last=last.data_ptr(),
+            best=best.data_ptr(),
+        )
 
 
 def _rounded(states: Tensor) -> Tensor:
@@ -90,3 +119,24 @@ def _bounds(norms: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
     lost, size, kept = norms[:3].sqrt()
     sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * norms[3] * math.sqrt(inputs)
     return ((lost + UNIT * sums) * (1 + 1e-5)).float(), (kept * (1 + 1e-5)).float()
+
+
+def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest log-probabilities of each row, largest first, and their columns: [..., v] -> [..., count] each.
+
+    In float32 or better. `count` is v at most.
+    """
+    if logits.dtype == torch.float32 and logits.is_cpu and logits.is_contiguous() and are_loaded():
+        return rank(logits, count)
+    best = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).topk(count)
+    return best.values, best.indices
+
+
+def rank(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The same natively, for contiguous float32 logits; ties in order of column."""
+    width = logits.shape[-1]
+    values = logits.new_empty(*logits.shape[:-1], count)
+    columns = torch.empty_like(values, dtype=torch.int64)
+    rows = logits.numel() // width
+    load_native().specframe_rank(logits.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr())
+    return values, columns

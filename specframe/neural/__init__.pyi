@@ -6,7 +6,9 @@ from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache
 from specframe.neural.drafter import NeuralDrafter as NeuralDrafter
+from specframe.neural.features import Entries as Entries
 from specframe.neural.features import LastFeature as LastFeature
+from specframe.neural.features import Pending as Pending
 from specframe.neural.features import TapFusion as TapFusion
 from specframe.neural.features import gather as gather
 from specframe.neural.heads import Depths as Depths
@@ -42,7 +44,6 @@ from specframe.neural.quantize import native_fusion as native_fusion
 from specframe.neural.quantize import native_norm as native_norm
 from specframe.neural.quantize import round_layers as round_layers
 from specframe.neural.quantize import round_linear as round_linear
-from specframe.neural.rows import Pending as Pending
 from specframe.neural.rows import RowSession as RowSession
 from specframe.neural.session import FeatureSession as FeatureSession
 from specframe.neural.transfer import tensor_on as tensor_on

@@ -86,8 +86,8 @@ class SlotCache(Cache):
         self.aim(sight.slots, sight.end, row)
         self.listed = sight if isinstance(sight, Listed) else None
 
-    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
-        """Takes note of accepted paths, nodes [B, A] with the root first; here, `compact` moves their entries."""
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Takes note of each row's accepted path, the root first; here, `compact` moves their entries."""
 
     def clear(self) -> None:
         """Zeroes the written slots; the storage stays."""
@@ -120,7 +120,7 @@ class SlotCache(Cache):
     def move(self, sources: Sequence[Sequence[int]], destinations: Sequence[Sequence[int]]) -> None:
         """Copies slots of each row in every layer, as `compact` does."""
         for (row, pair), block in product(enumerate(zip(sources, destinations, strict=True)), self._blocks):
-            move_slots(block[:, row], *pair)
+            move_slots(block, row, *pair)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
         """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied.

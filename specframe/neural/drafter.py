@@ -244,7 +244,7 @@ class NeuralDrafter(Generic[NetworkT]):
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""
         self._session = self.session(slots, room)
-        self._search = self._searches.of(self._session, self.decoding, self._matrix, self.support, self.target.embed)
+        self._search = self._searches.of(self._session, self.decoding, self._matrix, self.support, self.target)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""

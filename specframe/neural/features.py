@@ -1,14 +1,56 @@
-"""The target's features that a drafter pairs with tokens: one or several taps, and a session's last ones."""
+"""The target's features that a drafter pairs with tokens, and committed pairs that wait to be taken in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
+from specframe.neural.transfer import tensor_on
+
+Entries = Callable[[], tuple[Tensor, ...]]
+"""A function that makes a session's entries of committed pairs, [B, M, ..] each."""
+
+
+class KeptFeatures(Mapping[str, Tensor]):
+    """The features of the nodes that a commit keeps, [B, M, D] by tap, each gathered once it is asked for.
+
+    Args:
+        scored: the features of all nodes that were scored, [B, N, D].
+        paths: the nodes of each row, the root first.
+        nodes: makes the same as a tensor, [B, M], with any node behind a row's last.
+    """
+
+    def __init__(
+        self, scored: Mapping[str, Tensor], paths: Sequence[Sequence[int]], nodes: Callable[[], Tensor]
+    ) -> None:
+        self.scored, self.paths = scored, paths
+        self._nodes = nodes
+        self._found: dict[str, Tensor] = {}
+
+    def __getitem__(self, tap: str) -> Tensor:
+        """Those of a row alone are taken whole, or as they stand: sooner done than element by element."""
+        if tap not in self._found:
+            values, path = self.scored[tap], self.paths[0]
+            if len(self.paths) > 1:
+                found = values.gather(1, self._nodes()[..., None].expand(-1, -1, values.shape[-1]))
+            elif path[-1] == len(path) - 1:
+                found = values.narrow(1, 0, len(path))
+            else:
+                found = values.index_select(1, self._nodes()[0])
+            self._found[tap] = found
+        return self._found[tap]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scored)
+
+    def __len__(self) -> int:
+        return len(self.scored)
 
 
 def gather(spec: PairSpec, features: Mapping[str, Tensor]) -> Tensor:
@@ -78,3 +120,63 @@ class LastFeature:
     def expand(self, frontier: Frontier) -> Predicted:
         """The predictions below each frontier node."""
         return self._expand(self.features, frontier)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Newly committed pairs of the last B rows, which the next draft's first forward takes in."""
+
+    first: int  # rows before this one have nothing pending
+    pairs: tuple[Tensor, ...]  # [B, M, ..] each, as entries
+    fresh: list[int]  # how many of the M are a row's
+    starts: list[int]  # how many each row had before
+    held: list[int]  # and has with them
+
+    def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
+        """Returns the state of all rows, given that of the others and that of these rows now."""
+        return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
+
+
+@dataclass(frozen=True)
+class Stash:
+    """Entries of one commit that wait to be taken in; their rows may move and leave until then."""
+
+    rows: Sequence[int | None]  # the session's row of each of the B; None: it has left
+    fresh: list[int]  # how many of the M are a row's
+    make: Entries
+    committed: Committed | None = None  # the commit, where they are of one
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, ...]:
+        """The entries, [B, M, ..] each."""
+        return self.make()
+
+    def moved(self, places: Mapping[int, int]) -> Stash | None:
+        """The same entries after rows moved to these places; None if all of them have left."""
+        rows = [None if row is None else places.get(row) for row in self.rows]
+        return None if set(rows) == {None} else replace(self, rows=rows, make=lambda: self.pairs)
+
+
+def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
+    """The entries of several commits by row, each row's in their order: [B, M, ..] each.
+
+    They are of a session's last B rows, `counts` of each.
+    """
+    first = min(row for stash in stashes for row in stash.rows if row is not None)
+    if len(stashes) == 1 and list(stashes[0].rows) == list(range(first, first + len(counts))):
+        return stashes[0].pairs
+    held, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
+    for stash in stashes:
+        for row, fresh in zip(stash.rows, stash.fresh, strict=True):
+            if row is not None:
+                before = held[row - first]
+                places += [(start + entry, row - first, before + entry) for entry in range(fresh)]
+                held[row - first] += fresh
+            start += stash.pairs[0].shape[1]
+    sources, rows, columns = tensor_on(stashes[0].pairs[0].device, list(zip(*places, strict=True)))
+    found = []
+    for parts in zip(*(stash.pairs for stash in stashes), strict=True):
+        wide = parts[0].new_zeros(len(counts), max(counts), *parts[0].shape[2:])
+        wide[rows, columns] = torch.cat([part.flatten(0, 1) for part in parts])[sources]
+        found.append(wide)
+    return tuple(found)

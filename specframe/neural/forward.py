@@ -48,6 +48,7 @@ class Pass:
     states: Tensor | None = None  # [B, T, D], input of the first layer that runs; None: the tokens' embeddings
     layers: LayerChoice | None = None  # those that are not chosen pass their input on; None: all run
     taps: frozenset[str] = frozenset()  # of the features to return
+    rounded: bool = False  # True if layers' features may come in the model's dtype: no layer goes on from them
     keep: Keep = field(default_factory=lambda: EVERY)  # the positions whose logits to return
     places: Tensor | None = None  # [.., B, T] int64, what the model is given as positions; None: `positions`
     inputs: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, such as images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ from specframe.native.draft import DraftParts, NativeDraft, NewPairs, slots_for
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import NativeNorm
 from specframe.neural.blocks import Blocks
+from specframe.neural.features import KeptFeatures, Pending
 from specframe.neural.forward import without_gradients
 from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
 from specframe.neural.session import FeatureSession
 
 if TYPE_CHECKING:
+    from specframe.kernel.interfaces import NeuralTarget
     from specframe.kernel.types import BeamSearch, SearchBeam, TokenTree
 
 
@@ -39,7 +42,7 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
     """The drafts of a network and a head; None where the native library cannot compute them."""
     if modules is None or modules.layer.packed is None:
         return None
-    fusion, norm = modules.fusion, modules.norm
+    entry, fusion, norm = modules.entry, modules.fusion, modules.norm
     if fusion is not None and not isinstance(fusion, QuantizedLinear):
         return None
     if norm is not None and not isinstance(norm, NativeNorm):
@@ -53,6 +56,7 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
             head=head.matrix,
             embeddings=embeddings,
             support=head.support,
+            entry=entry if isinstance(entry, QuantizedLinear) else None,
             fusion=fusion,
             cells=modules.cells,
             block=modules.block,
@@ -63,11 +67,17 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
 
 
 class NativeSearch:
-    """The beam searches of a session, each as one native call with the committed pairs that are new."""
+    """The beam searches of a session, each as one native call with the committed pairs that are new.
 
-    def __init__(self, session: FeatureSession, draft: NativeDraft) -> None:
+    `taps` are those that native code reads as the target gives them, none where PyTorch makes a pair's feature of them;
+    `table` has the embeddings of all tokens, [V, D], where these are the rows of one.
+    """
+
+    def __init__(self, session: FeatureSession, draft: NativeDraft, taps: Sequence[str], table: Tensor | None) -> None:
         self._session = session
         self._draft = draft
+        self._taps = taps
+        self._table = table
 
     @without_gradients
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
@@ -75,24 +85,27 @@ class NativeSearch:
         session, parts = self._session, self._draft.parts
         if parts.cells is not None and (session.kept is not None or session.waiting > parts.cells.longest):
             session.settle()  # along a text, and where a window drops pairs, PyTorch runs the LSTM
-        pending, new = session.pending, None
+        pending, new = session.outlined, None
         held, known, states, tail = session.counts, len(root), None, None
-        outputs = torch.empty(len(root), parts.block, session.network.layer.config.hidden_size)
+        outputs = torch.empty(len(root), parts.block, parts.layers.shape.width)
         if pending is not None:
+            pending, new = self._new(pending)
             known = pending.first
-            new = NewPairs(known, pending.pairs[0].contiguous(), pending.fresh)
             held = [*session.counts[:known], *pending.held]
         if known:
             outputs[:known] = session.draft[0].outputs[:, 0]
         if parts.cells is not None:
             states = torch.stack(session.state, 2).transpose(0, 1).float().contiguous()  # [B, L, 2, D]
             tail = session.tail.float().contiguous()
-        session.aim(parts.block - 1 + slots_for(search, held, 0 if new is None else new.values.shape[1], parts.block))
+        session.aim(
+            parts.block - 1 + slots_for(search, held, 0 if new is None else new.embeddings.shape[1], parts.block)
+        )
         window = None if session.kept is None else session.kept.window
         grow = self._draft.grow
         tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, tail, window)
         if pending is not None:
-            dtype, state = pending.pairs[0].dtype, session.state
+            assert new is not None
+            dtype, state = new.embeddings.dtype, session.state
             if states is not None and tail is not None:
                 hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
                 session.state, session.tail = (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
@@ -100,6 +113,23 @@ class NativeSearch:
             rest = outputs[known:]
             session.settle_by(pending, lambda: Blocks.of_root(rest.to(dtype), state, torch.tensor(pending.held)))
         return tree, passes
+
+    def _new(self, pending: Pending) -> tuple[Pending, NewPairs]:
+        """The pending pairs, and the same for native code, which gathers and fuses those of one commit itself."""
+        session = self._session
+        committed = session.lone
+        if committed is None or not self._taps:
+            whole = session.pending
+            assert whole is not None
+            tokens, fused = whole.pairs[0].chunk(2, -1)
+            return whole, NewPairs(whole.first, tokens.contiguous(), [fused.contiguous()], whole.fresh)
+        features = committed.features
+        scored, kept = (features.scored, features.paths) if isinstance(features, KeptFeatures) else (features, None)
+        found = [scored[tap].contiguous() for tap in self._taps]
+        if self._table is not None:
+            return pending, NewPairs(pending.first, self._table, found, pending.fresh, kept, committed.texts)
+        embedded = session.embed(committed.tokens.narrow(1, 0, max(pending.fresh)))
+        return pending, NewPairs(pending.first, embedded, found, pending.fresh, kept)
 
 
 class NativeSearches:
@@ -114,16 +144,23 @@ class NativeSearches:
         network: nn.Module,
         matrix: QuantizedLinear | None,
         support: Tensor | None,
-        embed: Embed,
+        target: NeuralTarget,
     ) -> SearchBeam | None:
         """The search of a network's session, for logits that are the product with a matrix, over a support.
 
         None where drafts are searched level by level: the head or the network is something else.
         """
+        embed = target.embed
         if self._made is None or self._made[0] is not network or self._made[1] is not matrix:
             draft = None
             if isinstance(network, FeatureNetwork) and matrix is not None:
                 draft = native_draft(network.native, NativeHead(matrix, support, network.embedded(embed)))
             self._made = network, matrix, draft
         draft = self._made[2]
-        return NativeSearch(session, draft) if draft is not None and isinstance(session, FeatureSession) else None
+        if draft is None or not isinstance(session, FeatureSession) or not isinstance(network, FeatureNetwork):
+            return None
+        fused = network.native is not None and network.native.entry is not None
+        reads = network.spec.reads
+        taken = draft.parts.entry is not None and len(reads) > 1 if fused else len(reads) == 1
+        table = getattr(target, "embedding_table", None) if network.embedded(embed) is embed else None
+        return NativeSearch(session, draft, reads if taken else (), table)

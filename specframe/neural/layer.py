@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError
-from specframe.native.decoder import PackedLayers, odd_outputs, unlike
+from specframe.native.bounds import odd_outputs, unlike
+from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Mask
 from specframe.neural.cache import SlotCache, cache_name

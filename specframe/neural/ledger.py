@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Self
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.layers import ChosenSlots
-from specframe.kernel.types import TokenTree
+from specframe.kernel.types import Committed, TokenTree
 from specframe.native.sight import Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 
@@ -31,15 +31,21 @@ class Rows:
 
     def __init__(self, memory: SlotCache, *, rooted: bool, device: torch.device | None = None) -> None:
         self.memory = memory
-        self.count = torch.zeros(0, dtype=torch.int64, device=device)
-        """Committed entries of each row, [B] int64."""
         self.counts: list[int] = []
-        """The same on the host."""
+        """Committed entries of each row, on the host."""
+        self._count: Tensor | None = torch.zeros(0, dtype=torch.int64, device=device)
         self.offset: Tensor | None = None
         """Position of each row's next token minus its entries, [B] int64; None where the two are the same."""
         self._rooted = rooted
         self._queries: Tensor | None = None
         self._taken = 0  # further slots that are taken in every row: by the entries that `before` leaves out
+
+    @property
+    def count(self) -> Tensor:
+        """Committed entries of each row, [B] int64."""
+        if self._count is None:
+            self._count = torch.tensor(self.counts)
+        return self._count
 
     @property
     def base(self) -> int:
@@ -96,21 +102,23 @@ class Rows:
         if offset is not None or self.offset is not None:
             before = torch.zeros_like(self.count) if self.offset is None else self.offset
             self.offset = torch.cat([before, torch.zeros_like(count) if offset is None else offset])
-        self.count = torch.cat([self.count.to(count.device), count])  # an empty ledger follows its first rows
+        self._count = torch.cat([self.count.to(count.device), count])  # an empty ledger follows its first rows
         self.counts = [*self.counts, *counts]
 
-    def advance(self, more: Tensor, counts: Sequence[int]) -> None:
-        """Counts so many entries more of each row, [B] on the device and on the host."""
-        self.count = self.count + more
+    def advance(self, committed: Committed) -> None:
+        """Counts a commit's entries, one for each token."""
+        counts = committed.count.tolist() if committed.counts is None else committed.counts
         self.counts = [have + new for have, new in zip(self.counts, counts, strict=True)]
+        on_host = self._count is None or self._count.is_cpu  # where it is made once it is asked for
+        self._count = None if on_host else self.count + committed.count
 
     def fill(self, count: Tensor, counts: Sequence[int]) -> None:
         """Takes note that the rows have so many entries, [B] on the device and on the host."""
-        self.count, self.counts = count, list(counts)
+        self._count, self.counts = count, list(counts)
 
     def rewind(self, count: Tensor, counts: Sequence[int]) -> None:
         """Forgets all but the first so many entries of each row, [B] on the device and on the host."""
-        self.count = torch.minimum(self.count, count)
+        self._count = torch.minimum(self.count, count)
         self.counts = [min(pair) for pair in zip(self.counts, counts, strict=True)]
 
     def shorten(self, first: int, slots: Tensor) -> None:
@@ -127,7 +135,7 @@ class Rows:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self.memory.keep(rows, self.base)
-        self.count = self.count[rows]
+        self._count = self.count[rows]
         self.offset = None if self.offset is None else self.offset[rows]
         self.counts = [self.counts[row] for row in rows.tolist()]
 
@@ -143,24 +151,23 @@ class Rows:
         if not self.memory.rewindable:
             raise CompositionError("recurrent layers keep one state for all committed tokens: none can be dropped")
         earlier = copy(self)
-        earlier.count = self.count - entries
+        earlier._count = self.count - entries
         earlier.counts = [have - entries for have in self.counts]
         earlier._taken = self._taken + entries
         return earlier
 
-    def move(self, kept: Tensor, paths: Sequence[Sequence[int]]) -> None:
-        """Moves the entries of accepted paths, nodes [B, A], behind the committed ones; row b takes paths[b] of them.
+    def move(self, paths: Sequence[Sequence[int]], nodes: Callable[[], Tensor]) -> None:
+        """Moves the entries of accepted paths, the root first, behind the committed ones.
 
-        On other devices than a CPU a row with a shorter path moves entries that nothing sees behind its end, which the
-        next tree overwrites.
+        `nodes` makes the paths' tensor [B, A], any node behind a row's last, where one is needed. On other devices than
+        a CPU a row with a shorter path moves entries that nothing sees behind its end, which the next tree overwrites.
         """
-        counts = [len(path) for path in paths]
-        self.memory.commit(kept, counts)
-        base, width = self.base, max(counts)
+        self.memory.commit(paths)
+        base, width = self.base, max(map(len, paths))
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.counts, strict=True))
         if start == width:
             return
-        if kept.is_cpu:  # the paths are on the host
+        if self._count is None or self._count.is_cpu:  # the paths are on the host
             pairs = [*zip(paths, self.counts, strict=True)]
             sources = [[self.origin + node for node in path[start:]] for path, _ in pairs]
             self.memory.move(sources, [range(have + start, have + len(path)) for path, have in pairs])
@@ -168,8 +175,8 @@ class Rows:
         if self.even:
             first: int | Tensor = base + start
         else:
-            first = self.count[:, None] + torch.arange(start, width, device=kept.device)
-        self.memory.compact(self.origin + kept[:, start:width], first)
+            first = self.count[:, None] + torch.arange(start, width, device=self.count.device)
+        self.memory.compact(self.origin + nodes()[:, start:width], first)
 
     def tree(self, tree: TokenTree) -> Tree:
         """The sight of a whole tree's nodes."""

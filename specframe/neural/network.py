@@ -69,10 +69,12 @@ class DraftNetwork:
 class LevelModules:
     """A network that proposes `block` levels a forward pass as its modules, in order: pairs, layer, head, nothing else.
 
-    Pairs go through `fusion` or `cells`, or the layer reads both parts side by side.
+    Several features of a token go through `entry`. Pairs go through `fusion` or `cells`, or the layer reads both parts
+    side by side.
     """
 
     layer: DecoderLayer
+    entry: nn.Module | None = None  # [A D] -> [D]; None: a token has one feature
     fusion: nn.Module | None = None  # [2D] -> [D]
     cells: Cells | None = None  # an LSTM along the pairs, 2D -> D
     block: int = 1

@@ -67,10 +67,10 @@ class PlaneCache(SlotCache):
                 self.stored.recent = torch.nn.functional.pad(self.stored.recent, (0, 0, 0, more))
         return self.stored
 
-    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
-        """Keeps the entries of accepted paths, nodes [B, A] with the root first, as the newest tokens."""
-        for row, (path, count) in enumerate(zip(paths.tolist(), counts, strict=True)):
-            self._append(row, path[:count])
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the entries of each row's accepted path, the root first, as the newest tokens."""
+        for row, path in enumerate(paths):
+            self._append(row, path)
 
     def append(self, row: int, counts: Sequence[int]) -> None:
         """Keeps the first nodes of the rows from `row` on, so many of each, as the newest tokens."""

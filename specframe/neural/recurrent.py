@@ -138,9 +138,12 @@ class RecurrentStates:
                     layer.state = state.new_zeros(self.rows, *state.shape[1:])
             layer.state[first:last] = state
 
-    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
-        """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
-        rows, lengths = len(paths), tensor_on(paths.device, counts)
+    def commit(self, accepted: Sequence[Sequence[int]]) -> None:
+        """Takes in each row's accepted path, the root first."""
+        rows, longest = len(accepted), max(map(len, accepted))
+        device = next((tensor.device for layer in self.layers.values() for tensor in layer.tensors), None)
+        paths = tensor_on(device, [[*path, *[0] * (longest - len(path))] for path in accepted])  # [B, A]
+        lengths = tensor_on(device, [*map(len, accepted)])
         for layer in self.layers.values():
             for which, inputs in layer.inputs.items():
                 window = layer.windows[which]
@@ -204,9 +207,9 @@ class HybridCache(SlotCache):
         super().aim_at(sight, row)
         self.states.aim(sight, row)
 
-    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
-        """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
-        self.states.commit(paths, counts)
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Takes in each row's accepted path, the root first."""
+        self.states.commit(paths)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
         """Moves these rows, int64 [R], to the rows 0 .. R - 1: their first `width` slots, and their states."""

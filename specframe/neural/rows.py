@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,66 +14,12 @@ from torch.nn.utils.rnn import pad_sequence
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
+from specframe.neural.features import Entries, Pending, Stash, by_row
 from specframe.neural.masks import TextWindow
-from specframe.neural.transfer import tensor_on
 
 MOST, SPARE = 16384, 256
 """Largest number of entries, rows times those of the longest, that wait while no draft is asked for; and how many of
 them may be padding, beyond one for each that is real."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Newly committed pairs of the last B rows, which the next draft's first forward takes in."""
-
-    first: int  # rows before this one have nothing pending
-    pairs: tuple[Tensor, ...]  # [B, M, ..] each, as entries
-    fresh: list[int]  # how many of the M are a row's
-    starts: list[int]  # how many each row had before
-    held: list[int]  # and has with them
-
-    def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
-        """Returns the state of all rows, given that of the others and that of these rows now."""
-        return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
-
-
-@dataclass(frozen=True)
-class Stash:
-    """Entries of one commit that wait to be taken in; their rows may move and leave until then."""
-
-    rows: Sequence[int | None]  # the session's row of each of the B; None: it has left
-    pairs: tuple[Tensor, ...]  # [B, M, ..] each
-    fresh: list[int]  # how many of the M are a row's
-
-    def moved(self, places: Mapping[int, int]) -> Stash | None:
-        """The same entries after rows moved to these places; None if all of them have left."""
-        rows = [None if row is None else places.get(row) for row in self.rows]
-        return None if set(rows) == {None} else Stash(rows, self.pairs, self.fresh)
-
-
-def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
-    """The entries of several commits by row, each row's in their order: [B, M, ..] each.
-
-    They are of a session's last B rows, `counts` of each.
-    """
-    first = min(row for stash in stashes for row in stash.rows if row is not None)
-    if len(stashes) == 1 and list(stashes[0].rows) == list(range(first, first + len(counts))):
-        return stashes[0].pairs
-    held, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
-    for stash in stashes:
-        for row, fresh in zip(stash.rows, stash.fresh, strict=True):
-            if row is not None:
-                before = held[row - first]
-                places += [(start + entry, row - first, before + entry) for entry in range(fresh)]
-                held[row - first] += fresh
-            start += stash.pairs[0].shape[1]
-    sources, rows, columns = tensor_on(stashes[0].pairs[0].device, list(zip(*places, strict=True)))
-    found = []
-    for parts in zip(*(stash.pairs for stash in stashes), strict=True):
-        wide = parts[0].new_zeros(len(counts), max(counts), *parts[0].shape[2:])
-        wide[rows, columns] = torch.cat([part.flatten(0, 1) for part in parts])[sources]
-        found.append(wide)
-    return tuple(found)
 
 
 class WindowEntries:
@@ -181,9 +128,7 @@ class RowSession:
         """Returns the entries kept of newly committed pairs until they are taken in, [B, M, ..] each."""
         raise NotImplementedError
 
-    def entries(
-        self, pairs: tuple[Tensor, ...], committed: Committed, fresh: list[int]
-    ) -> tuple[tuple[Tensor, ...], list[int]]:
+    def entries(self, pairs: Entries, committed: Committed, fresh: list[int]) -> tuple[Entries, list[int]]:
         """Returns the entries of newly committed pairs, [B, M, ..] each, and how many each row has of them.
 
         By default they are the pairs, `fresh` a row. A session that has fewer entries than pairs keeps their positions
@@ -216,11 +161,7 @@ class RowSession:
         that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
         """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
-        longest = max(fresh)
-        tokens, features = committed.tokens, committed.features
-        if tokens.shape[1] > longest:
-            tokens, features = tokens[:, :longest], {tap: values[:, :longest] for tap, values in features.items()}
-        pairs, fresh = self.entries(self.pairs(tokens, features), committed, fresh)
+        pairs, fresh = self.entries(partial(self._pairs_of, committed, max(fresh)), committed, fresh)
         waiting, first, more = self._waiting, 0, fresh
         if committed.prompt is None:
             self._idle, self._asked = not self._asked, False
@@ -237,7 +178,13 @@ class RowSession:
             self._visible = None
             self.join(len(fresh))
         self._waiting = total
-        self._stashes.append(Stash(range(first, len(self.counts)), pairs, fresh))
+        self._stashes.append(Stash(range(first, len(self.counts)), fresh, pairs, committed))
+
+    def _pairs_of(self, committed: Committed, longest: int) -> tuple[Tensor, ...]:
+        tokens, features = committed.tokens, committed.features
+        if tokens.shape[1] > longest:
+            tokens, features = tokens[:, :longest], {tap: values[:, :longest] for tap, values in features.items()}
+        return self.pairs(tokens, features)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -269,15 +216,28 @@ class RowSession:
     @property
     def pending(self) -> Pending | None:
         """The pairs that are to be taken in, if there are any."""
+        if (found := self.outlined) is None:
+            return None
+        pairs = by_row(self._stashes, found.fresh)
+        self._stashes = [Stash(range(found.first, len(self.counts)), found.fresh, lambda: pairs)]
+        found = replace(found, pairs=self.prepare(pairs))
+        return found if self.kept is None else self.within(self.kept, found)
+
+    @property
+    def outlined(self) -> Pending | None:
+        """The same without the pairs themselves."""
         if not self._stashes:
             return None
         first = self._waiting.count(0)
         starts, fresh = self.counts[first:], self._waiting[first:]
-        pairs = by_row(self._stashes, fresh)
-        self._stashes = [Stash(range(first, len(self.counts)), pairs, fresh)]
-        held = [have + more for have, more in zip(starts, fresh, strict=True)]
-        found = Pending(first, self.prepare(pairs), fresh, starts, held)
-        return found if self.kept is None else self.within(self.kept, found)
+        return Pending(first, (), fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
+
+    @property
+    def lone(self) -> Committed | None:
+        """The commit whose pairs, as they stand in it, are all that is to be taken in; None where they are others."""
+        stash, first = self._stashes[0], self._waiting.count(0)
+        alone = len(self._stashes) == 1 and list(stash.rows) == list(range(first, len(self.counts)))
+        return stash.committed if alone and self.kept is None else None
 
     def within(self, kept: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""

@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, repeated
-from specframe.neural.features import gather
+from specframe.neural.features import Pending, gather
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import TextWindow
-from specframe.neural.rows import Pending, RowSession, WindowEntries
+from specframe.neural.rows import RowSession, WindowEntries
 from specframe.neural.transfer import tensor_on
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import c_int64
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.transfer import sent
+from specframe.native.build import are_loaded, load_native
 
 GRAIN = 32768
 """Number of elements from which on PyTorch copies with several threads, which for less than a megabyte wait longer for
@@ -21,14 +23,34 @@ def tensor_on(device: torch.device | None, values: Any, dtype: torch.dtype | Non
     return sent(torch.tensor(values, dtype=dtype), device)
 
 
-def move_slots(planes: Tensor, source: Sequence[int], destination: Sequence[int]) -> None:
-    """Copies slots of a row's planes [P, H, S, D], all reads before all writes.
+def move_slots(block: Tensor, row: int, source: Sequence[int], destination: Sequence[int]) -> None:
+    """Copies slots of a row of a block [P, B, H, S, D] on a CPU, all reads before all writes.
 
-    In slices, by one thread: PyTorch's gather and scatter look up the place of every element, which takes ten times as
-    long. Destinations differ, or are copies of the same source.
+    Natively where native code is in use, or in slices, by one thread: PyTorch's gather and scatter look up the place of
+    every element, which takes ten times as long. Destinations differ, or are copies of the same source.
     """
     if list(source) == list(destination):
         return
+    if are_loaded() and block.is_contiguous():
+        move_natively(block, row, source, destination)
+    else:
+        move_slices(block[:, row], source, destination)
+
+
+def move_natively(block: Tensor, row: int, source: Sequence[int], destination: Sequence[int]) -> None:
+    """The same in one native call, for a contiguous block. Raises ValueError for a row or slots that it has not."""
+    planes, rows, heads, slots, size = block.shape
+    places, bytes_of = (*source, *destination), block.element_size()
+    if len(source) != len(destination) or not 0 <= row < rows or not 0 <= min(places) <= max(places) < slots:
+        raise ValueError(f"slots are 0 to {slots - 1} of rows 0 to {rows - 1}, not {list(places)} of row {row}")
+    slot, head = size * bytes_of, slots * size * bytes_of
+    start = block.data_ptr() + row * heads * head
+    lists = ((c_int64 * len(source))(*places) for places in (source, destination))
+    load_native().specframe_move(start, planes, rows * heads * head, heads, head, slot, len(source), *lists)
+
+
+def move_slices(planes: Tensor, source: Sequence[int], destination: Sequence[int]) -> None:
+    """The same of a row's planes [P, H, S, D], in slices."""
     pairs = list(zip(source, destination, strict=True))
     starts = [place for place in range(len(pairs)) if not place or _steps(pairs, place) != (1, 1)]
     runs = [(*pairs[start], end - start) for start, end in pairwise([*starts, len(pairs)])]

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
+from specframe.kernel.transfer import numbers_like
+from specframe.sampling.hashing import places, scramble, scramble_all, signed, stride, unit
+
 CATEGORICAL, BERNOULLI, WITHOUT_REPLACEMENT, METHODS = 0, 1, 2, 3
 CYCLES, CALLS, ELEMENTS = 8, 24, 4  # size of a block: cycles, their first calls, few elements
 PLACES = 64  # smallest size of a block by position
@@ -53,7 +55,7 @@ class SeededRandom:
         self.verify.join(new.verify)
         self.position.join(new.position)
 
-    def advance(self, count: Tensor, most: int) -> None:
+    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
         """Ends a cycle that committed count [B] tokens, `most` at most: fresh numbers in every stream."""
         self.draft.advance()
         self.verify.advance()
@@ -189,27 +191,39 @@ class PositionStream:
     def __init__(self, keys: Tensor) -> None:
         """The streams of B rows with 64-bit keys [B], at the first place."""
         self._keys = keys
-        self._place = torch.zeros_like(keys)  # [B], tokens committed so far
+        self._place = torch.zeros_like(keys)  # [B], tokens committed so far, without
+        self._ahead: list[int] = []  # those that the host has counted since, of each row; empty: none
         self._call = 0
         self._block: Tensor | None = None  # [B, P], from the place `_first` [B] on
         self._first = self._place
         self._used = 0  # places of the block that may be behind, at most
 
-    def advance(self, count: Tensor, most: int) -> None:
+    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
         """Moves on by count [B] places, `most` at most."""
-        self._place = self._place + count
+        if isinstance(count, Tensor):
+            self._place = self.place + count
+        else:
+            before = self._ahead or [0] * len(count)
+            self._ahead = [have + more for have, more in zip(before, count, strict=True)]
         self._call = 0
         self._used += most
+
+    @property
+    def place(self) -> Tensor:
+        """The tokens committed so far, [B]; those of cycles in which nothing was drawn are added once it is asked."""
+        if self._ahead:
+            self._place, self._ahead = self._place + numbers_like(self._place, self._ahead), []
+        return self._place
 
     def join(self, new: PositionStream) -> None:
         """Puts the streams of new rows behind these."""
         self._keys = torch.cat([self._keys, new._keys])
-        self._place = torch.cat([self._place, new._place])
+        self._place = torch.cat([self.place, new.place])
         self._block = None
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self._keys, self._place = self._keys[rows], self._place[rows]
+        self._keys, self._place = self._keys[rows], self.place[rows]
         if self._block is not None:
             self._block, self._first = self._block[rows], self._first[rows]
 
@@ -217,10 +231,10 @@ class PositionStream:
         """One index per law, for each row's next place: probs [B, V] -> [B] int64."""
         call, self._call = self._call, self._call + 1
         if self._block is None or self._used + call >= self._block.shape[1]:
-            self._first, self._used = self._place, 0
+            self._first, self._used = self.place, 0
             ahead = torch.arange(max(PLACES, 2 * call + 2), device=self._keys.device)  # [P]
             self._block = unit(scramble_all(self._keys[:, None] + scramble_all(self._first[:, None] + ahead)))
-        where = (self._place - self._first + call)[:, None]  # [B, 1]
+        where = (self.place - self._first + call)[:, None]  # [B, 1]
         return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
 
     def bernoulli(self, p: Tensor) -> Tensor:
@@ -253,46 +267,3 @@ def pick(mass: Tensor, uniforms: Tensor) -> Tensor:
     """
     threshold = uniforms[..., None] * mass[..., -1:]
     return torch.searchsorted(mass, threshold, right=True)[..., 0]
-
-
-def places(shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    """A 64-bit number for every index of a shape that does not depend on the shape: int64 [*shape]."""
-    total = torch.zeros((), dtype=torch.int64, device=device)
-    for axis, size in enumerate(shape):
-        total = total[..., None] + torch.arange(size, device=device) * signed(stride(axis))
-    return total
-
-
-def stride(axis: int) -> int:
-    """The odd 64-bit number by which indices along this axis are spread.
-
-    Scrambled twice, so that a step along an axis does not lead from the numbers of one cycle or seed to another's.
-    """
-    return scramble(scramble(axis)) | 1
-
-
-def unit(hashes: Tensor) -> Tensor:
-    """Hashes as multiples of 2^-53 in [0, 1): int64 -> float64."""
-    return (hashes >> 11 & (1 << 53) - 1) * torch.tensor(2.0**-53, dtype=torch.float64)
-
-
-def signed(number: int) -> int:
-    """The number modulo 2^64, as the int64 with the same bits."""
-    number &= (1 << 64) - 1
-    return number - (1 << 64) if number >> 63 else number
-
-
-def scramble(number: int) -> int:
-    """SplitMix64's output for the state after this one, for Python numbers."""
-    z = (number + GOLDEN) & (1 << 64) - 1
-    z = (z ^ z >> 30) * FIRST & (1 << 64) - 1
-    z = (z ^ z >> 27) * SECOND & (1 << 64) - 1
-    return z ^ z >> 31
-
-
-def scramble_all(states: Tensor) -> Tensor:
-    """`scramble` for int64 tensors, whose arithmetic wraps and whose shifts keep the sign."""
-    z = states + signed(GOLDEN)
-    z = (z ^ (z >> 30 & (1 << 34) - 1)) * signed(FIRST)
-    z = (z ^ (z >> 27 & (1 << 37) - 1)) * signed(SECOND)
-    return z ^ (z >> 31 & (1 << 33) - 1)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specframe.native.blocks import round_to_blocks
-from specframe.native.decoder import PackedLayers, unlike
+from specframe.native.bounds import unlike
+from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Listed, Mask, Tree
 from tests.native.layers import WIDTH, packed_layers, slots_for, small_model

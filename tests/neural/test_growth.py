@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,10 @@ from specframe.components.trees.recording import RecordingTree, WatchedTree
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Prompts, TokenTree
-from specframe.native.draft import NativeDraft
+from specframe.native.bounds import check_pairs
+from specframe.native.draft import NativeDraft, NewPairs
 from specframe.neural import NeuralDrafter
-from specframe.neural.rows import Stash
+from specframe.neural.features import KeptFeatures, Stash
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
@@ -55,12 +57,20 @@ def pair_of(method: str, dtype: torch.dtype) -> tuple[NeuralDrafter, NeuralDraft
 
 
 def committed(drafter: NeuralDrafter, counts: list[int], noise: torch.Generator, prompt: bool = False) -> Committed:
-    """A commit of so many tokens of each row, with features of noise."""
-    shape = (len(counts), max(counts))
+    """A commit of so many tokens of each row, with features of noise: of a prompt, or of the paths through a tree."""
+    shape, longest = (len(counts), max(counts)), max(counts)
     tokens = torch.randint(0, VOCAB, shape, generator=noise)
-    features = {tap: torch.randn(*shape, SIZE, generator=noise).to(drafter.target.dtype) for tap in drafter.taps}
+    nodes = longest if prompt else longest + 3
+    scored = {
+        tap: torch.randn(len(counts), nodes, SIZE, generator=noise).to(drafter.target.dtype) for tap in drafter.taps
+    }
     count = torch.tensor(counts)
-    return Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count) if prompt else None, counts)
+    if prompt:
+        return Committed(tokens, count, scored, tokens[:, -1], Prompts(tokens, count), counts)
+    rest = [torch.randperm(nodes - 1, generator=noise)[: count - 1].sort().values.tolist() for count in counts]
+    paths = [[0, *(node + 1 for node in row)] for row in rest]
+    places = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths])
+    return Committed(tokens, count, KeptFeatures(scored, paths, lambda: places), tokens[:, -1], None, counts)
 
 
 def grown(drafter: NeuralDrafter, policy: TreePolicy, root: Tensor, costs: Costs | None, natively: bool) -> TokenTree:
@@ -272,6 +282,31 @@ def test_what_native_code_would_misread_is_refused() -> None:
     with pytest.raises(ValueError, match="roots are contiguous int64"):
         one._search(plan, torch.tensor([3.0]))
     search = one._search
-    one._session._stashes = [Stash([0], (torch.zeros(1, 5, dtype=torch.int64), torch.zeros(1, 5, 2 * SIZE)), [5])]
+    wide = torch.zeros(1, 5, dtype=torch.int64), torch.zeros(1, 5, 2 * SIZE)
+    one._session._stashes = [Stash([0], [5], lambda: wide)]
     with pytest.raises(ValueError, match="pairs are contiguous"):
         search(plan, torch.tensor([3]))
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"kept": [[0, 1, 7]]}, "as many nodes as new pairs, from 0 to 6"),
+        ({"kept": [[0, 1]]}, "as many nodes as new pairs, from 0 to 6"),
+        ({"tokens": [[0, 1, 2]]}, "pairs are contiguous torch.float32"),
+        ({"embeddings": torch.zeros(9, SIZE), "tokens": [[0, 9, 2]]}, "as many tokens as new pairs, from 0 to 8"),
+        ({"fresh": [0]}, "each has one or more"),
+        ({"features": [torch.zeros(1, 7, SIZE)] * 2}, "does not read 2 features"),
+        ({"features": [torch.zeros(1, 7, SIZE).bfloat16()]}, "pairs are contiguous torch.float32"),
+        ({"features": [torch.zeros(1, 7, 2 * SIZE)[..., ::2]]}, "pairs are contiguous torch.float32"),
+    ],
+)
+def test_pairs_that_native_code_would_misread_are_refused(given: dict[str, Any], message: str) -> None:
+    fitting: dict[str, Any] = {
+        "embeddings": torch.zeros(1, 3, SIZE),
+        "features": [torch.zeros(1, 7, SIZE)],
+        "fresh": [3],
+    }
+    check_pairs(NewPairs(0, **fitting, kept=[[0, 1, 6]]), 1, SIZE, torch.float32, None)
+    with pytest.raises(ValueError, match=message):
+        check_pairs(NewPairs(0, **(fitting | given)), 1, SIZE, torch.float32, None)

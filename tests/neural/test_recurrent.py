@@ -65,9 +65,7 @@ def test_a_commit_moves_the_window_along_the_accepted_path(parent, width, data):
     states.aim(Tree(tree.ancestors, torch.tensor(lengths), max(lengths)), 0)
     wide = states.widen(0, drafted, width)
     taken = [path_of(row, data.draw(st.integers(0, len(row) - 1))) for row in parent]
-    longest = max(map(len, taken))
-    kept = torch.tensor([[*path, *[0] * (longest - len(path))] for path in taken])
-    states.commit(kept, [len(path) for path in taken])
+    states.commit(taken)
     for row, path in enumerate(taken):
         before = [0.0] * (width - 1) + texts[row, 0, : lengths[row]].tolist()
         assert wide[row, 0, : width - 1].tolist() == before[-(width - 1) :], "the tree's inputs stand behind the text"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specframe.neural.cache import SlotCache
-from specframe.neural.transfer import GRAIN, move_slots
+from specframe.neural.transfer import GRAIN, move_natively, move_slices
 
 
 def states(batch: int, heads: int, count: int, size: int) -> torch.Tensor:
@@ -94,12 +94,19 @@ def test_compaction_to_one_place_in_every_row_is_compaction_to_these_slots(batch
 @settings(deadline=None, max_examples=60)
 def test_slots_are_read_before_any_is_written(moves, heads):
     """In line or not, over each other, and with so many numbers that the planes are copied in parts."""
-    planes = torch.arange(5 * heads * 8 * 2).view(5, heads, 8, 2)
-    expected = planes.clone()
+    block = torch.arange(5 * 3 * heads * 8 * 2).view(5, 3, heads, 8, 2)
+    expected, again = block.clone(), block.clone()
     source, destination = ([*side] for side in zip(*moves, strict=True))
-    expected[:, :, destination] = planes[:, :, source]
-    move_slots(planes, source, destination)
-    assert torch.equal(planes, expected)
+    expected[:, 1, :, destination] = block[:, 1, :, source]
+    move_slices(block[:, 1], source, destination)
+    move_natively(again, 1, source, destination)
+    assert torch.equal(block, expected) and torch.equal(again, expected)
+
+
+@pytest.mark.parametrize("row, source, destination", [(2, [0], [1]), (0, [8], [1]), (0, [0], [-1]), (0, [0, 1], [2])])
+def test_moves_beyond_the_storage_are_refused(row, source, destination):
+    with pytest.raises(ValueError, match="slots are 0 to 7 of rows 0 to 1"):
+        move_natively(torch.zeros(2, 2, 1, 8, 4), row, source, destination)
 
 
 @pytest.mark.parametrize("order", [[0, 3], [3, 1, 2], [1, 0, 3], [2, 3, 0, 1], [3, 3], []])

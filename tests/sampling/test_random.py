@@ -2,8 +2,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from specframe.sampling.random import SeededRandom, row_seed, scramble, scramble_all, signed, uniforms
+from specframe.sampling.hashing import scramble, scramble_all, signed
+from specframe.sampling.random import SeededRandom, row_seed, uniforms
 
 ONE = torch.ones(4, dtype=torch.int64)
 PINNED = [[195, 800], [700, 559], [830, 560], [737, 958]]  # another hash would give a seed other texts
@@ -222,3 +225,21 @@ def test_a_step_replayed_without_python_gets_fresh_numbers():
         seen.append(float(read[0, 0]))
         random.advance(ONE[:1], 1)
     assert random.verify._now is read and len(set(seen)) == 20
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=2), min_size=1, max_size=6), st.data())
+@settings(deadline=None)
+def test_places_counted_on_the_host_are_those_counted_in_tensors(counts, data):
+    one, other = (SeededRandom(3, 2) for _ in range(2))
+    law = torch.rand(2, 5)
+    for count in counts:
+        if data.draw(st.booleans()):
+            assert torch.equal(one.position.categorical(law), other.position.categorical(law))
+        one.advance(count if data.draw(st.booleans()) else torch.tensor(count), 4)
+        other.advance(torch.tensor(count), 4)
+        if data.draw(st.booleans()):
+            order = torch.tensor([1, 0])
+            one.keep(order)
+            other.keep(order)
+    assert torch.equal(one.position.place, other.position.place)
+    assert torch.equal(one.position.categorical(law), other.position.categorical(law))

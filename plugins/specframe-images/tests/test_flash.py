@@ -141,9 +141,10 @@ def test_positions_that_count_entries_are_found(target: HFTarget, monkeypatch: p
     honest = FlashSession.entries
 
     def entries(session: FlashSession, pairs: Any, committed: Committed, fresh: list[int]) -> Any:
-        (values, positions), counts = honest(session, pairs, committed, fresh)
+        made, counts = honest(session, pairs, committed, fresh)
+        values, positions = made()
         starts = session.counts if committed.prompt is None else [0] * len(counts)
-        return (values, torch.tensor(starts)[:, None] + torch.arange(positions.shape[1])), counts
+        return lambda: (values, torch.tensor(starts)[:, None] + torch.arange(positions.shape[1])), counts
 
     monkeypatch.setattr(FlashSession, "entries", entries)
     assert max(differences(target, bound(target), cycles=2)) > 100 * CLOSE

@@ -139,8 +139,8 @@ class SeeingReading(ModelReading):
         """The slots that the sight chooses of the first so many tokens [R, T] of each row: [R, T, width] bool."""
         assert self._sight is not None
         shown = copy(self.rows)
-        shown.counts = [length for row in lengths for length in row]
-        shown.count = tensor_on(self.text.count.device, shown.counts)
+        counts = [length for row in lengths for length in row]
+        shown.fill(tensor_on(self.text.count.device, counts), counts)
         slots = self._sight.choose(shown).slots[0, :, 0]  # [R * T, K]
         seen = torch.zeros(len(slots), width + 1, dtype=torch.bool, device=slots.device)
         seen.scatter_(1, slots.where(slots >= 0, width), True)
@@ -201,7 +201,7 @@ class RecurrentReading(ModelReading):
             found = self.run(0, Pass(tokens, slots, Tree(branch, rows.count, rows.base, rows.even), keep=keep))
             assert found is not None
             self._root = found if min(fresh) else torch.where((count > 0)[:, None, None], found, self._root)
-            rows.move(steps.expand(len(fresh), -1), [range(new) for new in fresh])
+            rows.move([range(new) for new in fresh], lambda: steps.expand(len(fresh), -1))
             rows.fill(text.count, text.lengths)
         return self._root
 

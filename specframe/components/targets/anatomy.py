@@ -161,6 +161,11 @@ class LoadedModel:
         """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
         return self._shared.embed(tokens)
 
+    @property
+    def embedding_table(self) -> Tensor | None:
+        """The table whose rows `embed` gives, [V, D]; None where there is none."""
+        return self._shared.table
+
     def head(self, features: Tensor) -> Tensor:
         """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
         return self._shared.head(features)

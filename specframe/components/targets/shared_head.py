@@ -95,6 +95,12 @@ class Sharing:
             )
         return self._scale(self._embedding(tokens))
 
+    @property
+    def table(self) -> Tensor | None:
+        """The table of the token embeddings, [V, D]; None where they are something else than its rows."""
+        plain = type(self._embedding) is nn.Embedding and self._embedding.max_norm is None
+        return self._embedding.weight.detach() if plain and self._scale is unchanged else None  # type: ignore[operator]
+
     def head(self, features: Tensor) -> Tensor:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""
         warp = self._known()
@@ -220,7 +226,7 @@ def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
     if "gemma" in config.model_type:
         root = config.hidden_size**0.5
         yield lambda states: states * torch.tensor(root, dtype=states.dtype, device=states.device)
-    yield lambda states: states
+    yield unchanged
 
 
 def logit_rules(config: Any) -> Iterator[Rule]:

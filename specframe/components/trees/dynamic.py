@@ -15,7 +15,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.costs import Costs, added
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, Proposal, TokenTree
-from specframe.native.topk import likely
+from specframe.native.screen import likely
 from specframe.neural.transfer import tensor_on
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random as pseudorandom
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -87,18 +88,18 @@ def takes_in_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spoiled(self: RecurrentReading, tree: TokenTree, nodes: Tensor) -> Tensor:
         found = run(self, tree, nodes)
-        self.rows.memory.commit(torch.zeros(len(nodes), 1, dtype=torch.int64), [1] * len(nodes))
+        self.rows.memory.commit([[0]] * len(nodes))
         return found
 
     monkeypatch.setattr(RecurrentReading, "read_nodes", spoiled)
 
 
 def forgets_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The states stay behind a text's last token."""
+    """The states stay before the last token of a text of several."""
     commit = RecurrentStates.commit
 
-    def spoiled(self: RecurrentStates, paths: Tensor, counts: list[int]) -> None:
-        commit(self, paths, [max(0, count - 1) for count in counts])
+    def spoiled(self: RecurrentStates, accepted: list[Sequence[int]]) -> None:
+        commit(self, [path[:-1] or path for path in accepted])
 
     monkeypatch.setattr(RecurrentStates, "commit", spoiled)
 

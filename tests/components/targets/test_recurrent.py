@@ -136,12 +136,9 @@ def test_the_fast_scan_and_the_paths_agree_on_a_model(monkeypatch):
 def takes_in_a_rejected_node(monkeypatch):
     commit = RecurrentStates.commit
 
-    def spoiled(self, paths, counts):
-        if last := self.paths.sees.shape[-1] - 1:
-            behind = torch.full_like(paths[:, :1], last)
-            paths = torch.cat([paths, behind], 1).scatter(1, torch.tensor(counts)[:, None], behind)
-            counts = [count + 1 for count in counts]
-        commit(self, paths, counts)
+    def spoiled(self, accepted):
+        last = self.paths.sees.shape[-1] - 1
+        commit(self, [[*path, last] for path in accepted] if last else accepted)
 
     monkeypatch.setattr(RecurrentStates, "commit", spoiled)
 

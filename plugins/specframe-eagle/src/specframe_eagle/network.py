@@ -71,7 +71,7 @@ class EagleNetwork(FeatureNetwork):
     def native(self) -> LevelModules | None:
         """The modules by which native code may compute a draft as a whole: EAGLE's; None with parts of other papers."""
         deep = isinstance(self.layer, Stack) and len(self.layer.upper) > 0
-        return None if deep or isinstance(self.layer, SplitLayer) else LevelModules(self.layer, self.fc)
+        return None if deep or isinstance(self.layer, SplitLayer) else LevelModules(self.layer, fusion=self.fc)
 
     @property
     def stack(self) -> list[nn.Module]:

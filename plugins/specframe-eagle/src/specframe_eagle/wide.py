@@ -142,7 +142,7 @@ class Wide(FeatureNetwork):
     @property
     def native(self) -> LevelModules | None:
         """The modules by which native code may compute it."""
-        return LevelModules(self.layer, norm=self.norm, feeds_normed=self.switches.norm_output)
+        return LevelModules(self.layer, self.fusion, norm=self.norm, feeds_normed=self.switches.norm_output)
 
     @property
     def width(self) -> int:

@@ -23,6 +23,7 @@ from specframe_images.entries import ImageNetwork, Layout, image_tokens, laid_ou
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
 
+    from specframe.neural import Entries
     from specframe.plugin import Committed, Head, NeuralTarget
 
 WIDER = 4
@@ -142,21 +143,21 @@ class FlashSession(FeatureSession):
         """Returns the entries as they were kept: an image's are made of all its pairs at once."""
         return entries
 
-    def entries(
-        self, pairs: tuple[Tensor, ...], committed: Committed, fresh: list[int]
-    ) -> tuple[tuple[Tensor, ...], list[int]]:
+    def entries(self, pairs: Entries, committed: Committed, fresh: list[int]) -> tuple[Entries, list[int]]:
         """The entries of newly committed pairs with their positions, [B, E, 2H] and [B, E], and each row's number."""
-        (values,) = super().prepare(pairs)
+        (values,) = super().prepare(pairs())
         if committed.prompt is None:
             starts = tensor_on(values.device, self.ends)
             self.ends = [end + more for end, more in zip(self.ends, fresh, strict=True)]
-            return (values, starts[:, None] + torch.arange(values.shape[1], device=values.device)), fresh
+            positions = starts[:, None] + torch.arange(values.shape[1], device=values.device)
+            return lambda: (values, positions), fresh
         self.ends += fresh
         shown = self.network.shown(committed.tokens[:, : values.shape[1]]).tolist()
         for flags, count in zip(shown, fresh, strict=True):
             flags[count - 1] = False  # the root was drawn, whatever it is
         layout = laid_out(shown, fresh, len(self.network.queries), values.device)
-        return (self.network.compressed(values, layout), layout.positions), layout.counts
+        compressed = self.network.compressed(values, layout)
+        return lambda: (compressed, layout.positions), layout.counts
 
     def leave(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

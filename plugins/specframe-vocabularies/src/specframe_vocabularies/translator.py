@@ -103,7 +103,7 @@ class Translator:
     def commit(self, committed: Committed) -> None:
         """Reads the committed tokens; rows with a prompt join behind the others."""
         device = committed.tokens.device
-        texts = [row[:count] for row, count in zip(committed.tokens.tolist(), committed.count.tolist(), strict=True)]
+        texts = committed.texts
         if (prompts := committed.prompt) is not None:
             pairs = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True)
             new = [Reading(self.own, self.other, row[:count], self.replace) for row, count in pairs]

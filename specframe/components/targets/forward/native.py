@@ -15,10 +15,11 @@ from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
 from specframe.native.blocks import BLOCK
+from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.build import load_native
-from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
+from specframe.native.decoder import PackedLayers, packed
 from specframe.native.linear import QuantizedLinear, logits_of, pack_floats
-from specframe.native.screen import Screen, can_screen
+from specframe.native.screen import Choice, Screen, can_screen
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
@@ -84,16 +85,18 @@ class NativeForward:
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs all or the chosen layers. Texts are read one by one and in chunks, which changes no bit of the result.
 
-        `last` is in the model's dtype; a layer's feature is float32, as it enters the next. See `Forward`.
+        `last` is in the model's dtype; a layer's feature is float32, as it enters the next, or rounded. See `Forward`.
         """
         memory.aim(asked.sight.slots, asked.sight.end, asked.row)
         if isinstance(asked.sight, Causal):
             last, features = self._read(asked, asked.sight, memory)
+        elif "best" in asked.taps and asked.states is None:
+            last, features = self._choose(asked, asked.sight, memory)
         else:
             last, features = self.decode(asked, asked.sight, memory)
         if "last" in asked.taps:
             features["last"] = last
-        if "best" in asked.taps and self._screen is not None:
+        if "best" in asked.taps and "best" not in features and self._screen is not None:
             features["best"] = self._screen.likeliest(last)
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
@@ -148,20 +151,48 @@ class NativeForward:
 
     def decode(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
-        if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
-            raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
+        self._require_span(asked)
         entry = embedding(asked.tokens, self._embeddings) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]
-        shape, sizes = hidden.shape[:2], self._layers.shape
-        wide = {"layer": hidden.shape[2], "query": sizes.heads * sizes.head_size}
-        wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if "." in tap}
+        wanted = self._decode(hidden, asked, sight, memory)
+        return hidden.to(self._embeddings.dtype), wanted
+
+    def _choose(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same with the tap `best`, from tokens to their likeliest successors in one native call."""
+        if self._screen is None or self._embeddings.dtype not in (torch.bfloat16, torch.float32):
+            return self.decode(asked, sight, memory)
+        self._require_span(asked)
+        shape, width = asked.tokens.shape, self._layers.shape.width
+        hidden, last = torch.empty(*shape, width), torch.empty(*shape, width, dtype=self._embeddings.dtype)
+        best = torch.empty(shape, dtype=torch.int64)
+        choice = self._screen.choice(self._embeddings, tokens := asked.tokens.contiguous(), last, best)
+        wanted = self._decode(hidden, asked, sight, memory, choice)
+        del tokens  # read by its address until here
+        return last, {**wanted, "best": best}
+
+    def _require_span(self, asked: Pass) -> None:
+        """Raises InputError for positions that lie too far apart for the form of the cache."""
+        if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
+            raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
+
+    def _decode(
+        self, hidden: Tensor, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache, choice: Choice | None = None
+    ) -> dict[str, Tensor]:
+        """Runs the layers over hidden states [B, T, D], float32, in place, and returns their features."""
+        sizes = self._layers.shape
+        form = torch.bfloat16 if asked.rounded and self._embeddings.dtype == torch.bfloat16 else torch.float32
+        kinds = {"layer": (sizes.width, form), "query": (sizes.heads * sizes.head_size, torch.float32)}
+        wanted = {}
+        for tap in filter(lambda tap: "." in tap, asked.taps):
+            width, dtype = kinds[tap.partition(".")[0]]
+            wanted[tap] = torch.empty(*hidden.shape[:2], width, dtype=dtype)
         few = None if asked.layers is None else asked.layers.quantize
         layers = self._layers if few is None else self._copies[few]
         places = asked.positions if asked.places is None else asked.places
-        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
+        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending, choice=choice)
         for tap in filter(is_query, wanted):
             wanted[tap] *= sizes.scale
-        return hidden.to(self._embeddings.dtype), wanted
+        return wanted
 
 
 def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tree]:

@@ -85,7 +85,9 @@ def choose(
 
 def _asked(tree: TokenTree, rows: Rows, context: int, taps: frozenset[str], keep: slice = EVERY) -> Pass:
     positions = positions_of(rows, tree, context)
-    return Pass(tree.tokens, positions, rows.tree(tree), taps=taps, keep=keep, places=rows.places(positions))
+    return Pass(
+        tree.tokens, positions, rows.tree(tree), taps=taps, rounded=True, keep=keep, places=rows.places(positions)
+    )
 
 
 def _run(run: Run, tree: TokenTree, asked: Pass, rows: Rows, drafted: Drafted | None) -> Output:

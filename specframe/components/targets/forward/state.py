@@ -15,6 +15,7 @@ from specframe.kernel.layers import NEWEST_QUERIES, ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
+from specframe.neural.features import KeptFeatures
 from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 from specframe.neural.transfer import tensor_on
@@ -230,37 +231,28 @@ class State:
         if self.admitted is not None:
             return self._join(self.admitted, verdict.bonus)
         paths = [[0, *path] for path in verdict.to_host(tree).paths]
-        counts = [len(path) for path in paths]
-        longest = max(counts)
+        longest = max(map(len, paths))
+
+        def nodes() -> Tensor:  # [B, A], the root where a path is over
+            return verdict.slots.narrow(1, 0, longest).clamp(min=0)
+
         features = self.features
-        kept = verdict.slots.narrow(1, 0, longest)  # [B, L]
-        if len(paths) > 1:
-            kept = kept.clamp(min=0)  # the root where a path is over
         if tree.levels:
-            features = {tap: _at(values, kept, paths) for tap, values in features.items()}
-        self.rows.move(kept, paths)
-        self.rows.advance(verdict.count, counts)
+            features = KeptFeatures(features, paths, nodes)
+            if not tree.tokens.is_cpu:  # a compiled pass may write its next features where these are
+                features = dict(features)
+        self.rows.move(paths, nodes)
+        committed = Committed.of(verdict, tree, features)
+        self.rows.advance(committed)
         if self._queries is not None:
-            self.rows.show(_newest_last(self._queries, kept, verdict.count))
+            self.rows.show(_newest_last(self._queries, nodes(), committed.count))
         self.drafted = None
-        tokens = verdict.emitted(tree).narrow(1, 0, longest)
-        return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
+        return committed
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self.rows.keep(rows)
         self.features, self.drafted = {}, None
-
-
-def _at(values: Tensor, nodes: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-    """The values [B, N, D] at the nodes of paths, [B, A], which are [B, A, D].
-
-    Those of one row are taken whole, or as they stand: sooner done than element by element.
-    """
-    if len(paths) == 1:
-        path = paths[0]
-        return values.narrow(1, 0, len(path)) if path[-1] == len(path) - 1 else values.index_select(1, nodes[0])
-    return values.gather(1, nodes[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def _newest_last(queries: Tensor, kept: Tensor, count: Tensor) -> Tensor:

@@ -106,10 +106,7 @@ def test_a_tree_is_scanned_and_committed_as_its_paths_are(kind, parent, data):
     y, _ = scan(states, 0, draft)
     assert y.is_contiguous() and y.shape[:2] == (batch, nodes)
     taken = [path_of(row, data.draw(st.integers(0, nodes - 1))) for row in parent]
-    longest = max(map(len, taken))
-    states.commit(
-        torch.tensor([[*path, *[0] * (longest - len(path))] for path in taken]), [len(path) for path in taken]
-    )
+    states.commit(taken)
     for row, above in enumerate(parent):
         text = part(prompt, batch, max(lengths), row, list(range(lengths[row])))
         for node in range(nodes):

@@ -25,7 +25,7 @@ class Acceptance:
     """reached[d]: cycles whose accepted path has more than d nodes."""
     possible: list[int] = field(default_factory=list)
     """possible[d]: cycles whose draft has a node at depth d + 1."""
-    _pending: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, repr=False)
+    _pending: list[tuple[Verdict, Tensor, Tensor]] = field(default_factory=list, repr=False)
 
     def add(self, cycle: Cycle) -> None:
         """Notes one cycle; it is counted later, so that counting is not timed."""
@@ -33,13 +33,14 @@ class Acceptance:
 
     def count(self, draft: TokenTree, verdict: Verdict) -> None:
         """Notes a cycle's draft and verdict."""
-        self._pending.append((verdict.length, draft.depth, draft.valid))
+        self._pending.append((verdict, draft.depth, draft.valid))
 
     def settle(self) -> Acceptance:
         """Counts the noted cycles, and returns itself."""
-        for length, depth, valid in self._pending:
+        for verdict, depth, valid in self._pending:
             self.drafted += int(valid.sum()) - len(valid)
-            for accepted, deepest in zip(length.tolist(), (depth * valid).amax(1).tolist(), strict=True):
+            deepest_nodes = (depth * valid).amax(1).tolist()
+            for accepted, deepest in zip(verdict.length.tolist(), deepest_nodes, strict=True):
                 self.cycles += 1
                 self.accepted += accepted
                 _count(self.reached, accepted)

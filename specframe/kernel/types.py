@@ -111,10 +111,14 @@ class Committed:
     counts: list[int] | None = None  # `count` on the host, where the target has it there
 
     @classmethod
-    def of(cls, verdict: Verdict, tree: TokenTree, features: Mapping[str, Tensor]) -> Committed:
-        """The commit of a verdict on a tree; its tensors are made once they are asked for."""
+    def of(
+        cls, verdict: Verdict, tree: TokenTree, features: Mapping[str, Tensor], root: Tensor | None = None
+    ) -> Committed:
+        """The commit of a verdict on a tree; the tensors that are not given are made once they are asked for."""
         committed, texts = cls.__new__(cls), verdict.to_host(tree).tokens
         vars(committed).update(features=features, texts=texts, counts=[*map(len, texts)], _origin=(verdict, tree))
+        if root is not None:
+            vars(committed)["root"] = root
         return committed
 
     @cached_property

@@ -112,7 +112,10 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
-    loaded.specframe_choose.argtypes = [*loaded.specframe_decode.argtypes, c_void_p]
+    loaded.specframe_choose.argtypes = [
+        *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
+        *(c_void_p, c_void_p, POINTER(c_void_p), c_void_p),
+    ]
     loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, *(c_int64,) * 4, c_void_p]
     loaded.specframe_normalize.restype = None
     loaded.specframe_draft.argtypes = [c_void_p] * 5
@@ -131,9 +134,11 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
 
 
 def _succeed(status: int) -> None:
-    """Raises MemoryError for the status of a function that found no memory."""
-    if status:
+    """Raises MemoryError for the status of a function that found no memory, ValueError where it was misread."""
+    if status == 1:
         raise MemoryError("the native passes have no memory left to compute with")
+    if status:
+        raise ValueError("a tree has tokens beyond the vocabulary, or depths beyond its nodes")
 
 
 def are_loaded() -> bool:

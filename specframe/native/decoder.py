@@ -14,7 +14,6 @@ from specframe.native.blocks import Floats
 from specframe.native.bounds import check_integers, check_lists, check_matrices, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_native
 from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
-from specframe.native.screen import Choice
 from specframe.native.sight import Listed, Mask, Tree
 
 POSITIONS = 2**24
@@ -90,7 +89,6 @@ class PackedLayers:
         chosen: LayerChoice | None = None,
         embeddings: Tensor | None = None,
         ending: Tensor | None = None,
-        choice: Choice | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
@@ -98,7 +96,7 @@ class PackedLayers:
         float32 or all in bfloat16, and its rotated queries to `query.K`, [B, N, heads * size], where these are given.
         Where layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in
         the attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm behind the
-        last layer. With a choice the pass runs from tokens to their likeliest successors, and `hidden` is room for it.
+        last layer.
         """
         few = self.cache == torch.uint8
         stored = cache.open(self._sample, sight.end - sight.base) if few else None
@@ -107,7 +105,7 @@ class PackedLayers:
         wanted = taps or {}
         check_numbers(() if ending is None else (ending,))
         end = self._check(hidden, blocks, slots, positions, sight, row, wanted)
-        outputs, queries = self._pointers("layer", wanted), self._pointers("query", wanted)
+        outputs, queries = self.pointers("layer", wanted), self.pointers("query", wanted)
         places, angles = positions.contiguous(), self._angles_to(end)
         where = Batch(
             rows=hidden.shape[0],
@@ -145,7 +143,7 @@ class PackedLayers:
             if beginning.shape != hidden.shape:
                 raise ValueError(f"embeddings are {list(hidden.shape)}, not {list(beginning.shape)}")
             where.embeddings = beginning.data_ptr()
-        given = (
+        load_native().specframe_decode(
             ctypes.byref(self.shape),
             self.records,
             ctypes.byref(where),
@@ -155,10 +153,6 @@ class PackedLayers:
             outputs,
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
-        if choice is None:
-            load_native().specframe_decode(*given)
-        else:
-            load_native().specframe_choose(*given, ctypes.byref(choice))
 
     def memory(self, cache: KeysAndValues, end: int) -> tuple[Tensor, Tensor]:
         """The cache's storage [2 * layers, B, H, S, D], and the angles of positions below `end`, [2, .., rotary / 2].
@@ -170,7 +164,7 @@ class PackedLayers:
         check_room("slots", 0, end, blocks.shape[3])
         return blocks, self._angles_to(end)
 
-    def _pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    def pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
         """Pointers to each layer's tap of a kind, or null."""
         pointers = (ctypes.c_void_p * self.shape.layers)()
         for name, values in taps.items():

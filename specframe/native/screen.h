@@ -184,28 +184,42 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
 // What a pass begins with and ends in where the likeliest token after every node is all that is asked for.
 struct Choice {
   const void* table;      // [V, D], the embeddings
+  int64_t known;          // V
   const int64_t* tokens;  // [M]
+  const int64_t* depths;  // [M], of a tree's nodes: with their row's length they are positions
+  int64_t positions;      // of the table of angles and of the text: a node behind the last stands there
   int64_t halves;         // whether embeddings and `last` are bfloat16, else float32
   const Screen* screen;
   void* last;             // [M, D], the states behind the final norm
   int64_t* best;          // [M]
 };
 
-// The pass of `specframe_decode` from tokens to their likeliest successors; `hidden` [M, D] is room for it.
-extern "C" int specframe_choose(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
-                                const float* ending, void* const* taps, const uint8_t* runs, const Choice* choice) {
+// The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
+// memory, or 2 where a token or a depth is out of bounds.
+extern "C" int specframe_choose(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
+                                void* const* taps, const Choice* choice) try {
   const Choice& c = *choice;
   const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;
+  std::vector<int64_t> positions(rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (c.tokens[i] < 0 || c.tokens[i] >= c.known || c.depths[i] < 0 || c.depths[i] >= batch->nodes) return 2;
+    positions[i] = std::min(batch->length[i / batch->nodes] + c.depths[i], c.positions - 1);
+  }
+  const std::unique_ptr<float[]> hidden(new float[count]);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = c.tokens[i / width] * width + i % width;
     hidden[i] = c.halves ? widen(static_cast<const uint16_t*>(c.table)[at]) : static_cast<const float*>(c.table)[at];
   }
-  if (specframe_decode(shape, layers, batch, cache, hidden, ending, taps, runs)) return 1;
+  Batch placed = *batch;
+  placed.positions = positions.data();
+  if (specframe_decode(shape, layers, &placed, cache, hidden.get(), ending, taps, nullptr)) return 1;
   if (c.halves) {
     auto* last = static_cast<uint16_t*>(c.last);
     for (int64_t i = 0; i < count; ++i) hidden[i] = widen(last[i] = narrow(hidden[i]));
   } else {
-    std::memcpy(c.last, hidden, count * sizeof(float));
+    std::memcpy(c.last, hidden.get(), count * sizeof(float));
   }
-  return specframe_likeliest(c.screen, hidden, rows, c.best);
+  return specframe_likeliest(c.screen, hidden.get(), rows, c.best);
+} catch (const std::bad_alloc&) {
+  return 1;
 }

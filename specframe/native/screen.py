@@ -1,18 +1,21 @@
-"""The likeliest tokens: of logits, and of an LM head without its logits, most of which a copy in 8 bits rules out."""
+"""The likeliest tokens: of logits, and of an LM head or a whole pass without logits, most ruled out by a copy."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Mapping, Sequence
 from ctypes import Structure, c_int64, c_void_p
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
+from specframe.kernel.types import TokenTree
 from specframe.native.blocks import BLOCK, TILE
-from specframe.native.bounds import check_integers, check_numbers
-from specframe.native.build import Weight, are_loaded, load_native
+from specframe.native.bounds import check_numbers, check_room, check_sight
+from specframe.native.build import Batch, Weight, are_loaded, load_native
+from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 
 UNKNOWN = 1e30
@@ -25,12 +28,10 @@ class _Screen(Structure):
     _fields_ = (("exact", Weight), ("copy", Weight), ("lost", c_void_p), ("kept", c_void_p))
 
 
-class Choice(Structure):
-    """The ends of a pass that runs from tokens to their likeliest successors, as native code takes them."""
-
+class _Choice(Structure):
     _fields_ = (
-        *(("table", c_void_p), ("tokens", c_void_p), ("halves", c_int64)),
-        *(("screen", c_void_p), ("last", c_void_p), ("best", c_void_p)),
+        *(("table", c_void_p), ("known", c_int64), ("tokens", c_void_p), ("depths", c_void_p)),
+        *(("positions", c_int64), ("halves", c_int64), ("screen", c_void_p), ("last", c_void_p), ("best", c_void_p)),
     )
 
 
@@ -49,7 +50,8 @@ class Screen:
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
-        self._record = _Screen(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        self.record = _Screen(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        """The screen as native code takes it; valid while this lives."""
 
     def bounds(self, states: Tensor) -> Tensor:
         """The most that logits by the copy are off by, for states [M, K]: [M, N], to within the last bits."""
@@ -64,28 +66,81 @@ class Screen:
         check_numbers((rows,))
         if rows.shape[-1] != self.head.in_features:
             raise ValueError(f"the head takes {self.head.in_features} numbers a state, not {rows.shape[-1]}")
-        load_native().specframe_likeliest(ctypes.byref(self._record), rows.data_ptr(), best.numel(), best.data_ptr())
+        load_native().specframe_likeliest(ctypes.byref(self.record), rows.data_ptr(), best.numel(), best.data_ptr())
         return best
 
-    def choice(self, table: Tensor, tokens: Tensor, last: Tensor, best: Tensor) -> Choice:
-        """A pass over tokens [B, N], by a table of embeddings [V, D], to states `last` [B, N, D] and `best` [B, N].
 
-        Raises ValueError for tensors that native code would read or write beyond, or take for something else.
+class GreedyPass:
+    """A decoder's pass over whole trees, from tokens to their likeliest successors, in one native call.
+
+    Args:
+        layers: the decoder's layers.
+        screen: of its LM head.
+        table: the embeddings of all tokens, [V, D], in bfloat16 or float32.
+        ending: the weight of the final norm, [D].
+    """
+
+    def __init__(self, layers: PackedLayers, screen: Screen, table: Tensor, ending: Tensor) -> None:
+        check_numbers((table,), torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32)
+        self._layers, self._screen, self._table, self._ending = layers, screen, table, ending
+
+    def run(
+        self,
+        tree: TokenTree,
+        counts: Sequence[int],
+        base: int,
+        cache: KeysAndValues,
+        taps: Mapping[str, Tensor],
+        context: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The states behind the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
+
+        A node sees its row's committed slots, `counts` of them, and its ancestors, which stand from slot `base` on.
+        Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
+        [B, N, D] in the table's dtype. Raises ValueError for what native code would misread.
         """
-        check_integers("tokens", tokens, tokens.shape, len(table))
-        check_numbers((table, last), torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32)
-        if not last.shape[-1] == table.shape[-1] == self.head.in_features or last.shape[:-1] != tokens.shape:
-            raise ValueError(f"states are {[*tokens.shape, self.head.in_features]}, not {list(last.shape)}")
-        if best.dtype != torch.int64 or best.shape != tokens.shape or not tokens.is_contiguous():
-            raise ValueError(f"the likeliest tokens are int64 {list(tokens.shape)}, behind contiguous tokens")
-        return Choice(
+        layers, table, shape = self._layers, self._table, tree.tokens.shape
+        tokens, depths, sees = tree.tokens.contiguous(), tree.depth.contiguous(), tree.ancestors.contiguous()
+        blocks, angles = layers.memory(cache, end := base + shape[1])
+        check_numbers(taps.values(), table.dtype)
+        check_room("rows", 0, shape[0], blocks.shape[1])
+        check_sight(sees, (*shape, shape[1]))
+        if not tokens.dtype == depths.dtype == torch.int64 or depths.shape != shape or not 0 < max(counts) <= base:
+            raise ValueError(f"tokens and depths are int64 {list(shape)}, behind 1 to {base} slots of each row")
+        if len(counts) != shape[0] or any(part.shape != (*shape, table.shape[1]) for part in taps.values()):
+            raise ValueError(f"counts and taps are of {shape[0]} rows of {shape[1]} nodes")
+        last, best = table.new_empty(*shape, table.shape[1]), torch.empty(shape, dtype=torch.int64)
+        lengths = (c_int64 * len(counts))(*counts)
+        where = Batch(
+            rows=shape[0],
+            nodes=shape[1],
+            width=end,
+            cache_rows=blocks.shape[1],
+            slots=blocks.shape[3],
+            base=base,
+            sees=sees.data_ptr(),
+            length=ctypes.addressof(lengths),
+            cosine=angles.data_ptr(),
+            sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
+            tap_bits=8 * table.dtype.itemsize,
+            bits=8 * blocks.dtype.itemsize,
+        )
+        choice = _Choice(
             table=table.data_ptr(),
+            known=table.shape[0],
             tokens=tokens.data_ptr(),
+            depths=depths.data_ptr(),
+            positions=context,
             halves=table.dtype == torch.bfloat16,
-            screen=ctypes.addressof(self._record),
+            screen=ctypes.addressof(self._screen.record),
             last=last.data_ptr(),
             best=best.data_ptr(),
         )
+        load_native().specframe_choose(
+            *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
+            *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
+        )
+        return last, best
 
 
 def _rounded(states: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
 from specframe.native.sight import Sight
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
+
+if TYPE_CHECKING:
+    from specframe.kernel.types import TokenTree
+    from specframe.neural.ledger import Rows
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -27,6 +31,8 @@ NONE = slice(0)
 """No logits: the LM head does not run."""
 
 
+GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], Features]
+"""A pass over a tree: its features, `best` and `last` among them, given rows, taps and the most positions of a row."""
 Output = tuple[Tensor | None, Features]
 """The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
 
@@ -81,6 +87,10 @@ class Forward(Protocol):
     @property
     def finds_best(self) -> bool:
         """True if it has the tap `best`, in less time than logits take."""
+
+    @property
+    def greedy(self) -> GreedyRun | None:
+        """The pass over a whole tree with the tap `best`, without logits, where it has one that begins sooner."""
 
     @property
     def cache(self) -> str | None:
@@ -147,7 +157,7 @@ class GroupedForward:
         end: Callable[[Pass, Tensor, SlotCache], Tensor],
     ) -> None:
         self.head, self.windows, self.widths, self.cache = inner.head, inner.windows, inner.widths, inner.cache
-        self.finds_best = False
+        self.finds_best, self.greedy = False, None
         self._inner, self._together, self._count, self._embed, self._end = inner, together, count, embed, end
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
@@ -180,12 +190,16 @@ class HookedForward(nn.Module):
         return self.inner.run(asked, memory)
 
     def __call__(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs it between its own hooks; a module's call looks for a dozen other things, which takes a while."""
-        inputs, output = (asked, memory), None
+        """Runs it between its hooks; a module's call looks for a dozen other things, which takes a while."""
+        return self.between(self.forward, asked, memory)
+
+    def between(self, run: Callable[Given, Found], *inputs: Given.args, **named: Given.kwargs) -> Found:
+        """Runs a pass of another form between the hooks."""
+        output = None
         for before in self._forward_pre_hooks.values():
             before(self, inputs)
         try:
-            output = self.forward(asked, memory)
+            output = run(*inputs, **named)
             return output
         finally:
             for after in self._forward_hooks.values():

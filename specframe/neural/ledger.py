@@ -14,6 +14,7 @@ from specframe.kernel.layers import ChosenSlots
 from specframe.kernel.types import Committed, TokenTree
 from specframe.native.sight import Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
+from specframe.neural.transfer import from_host
 
 
 class Rows:
@@ -44,7 +45,7 @@ class Rows:
     def count(self) -> Tensor:
         """Committed entries of each row, [B] int64."""
         if self._count is None:
-            self._count = torch.tensor(self.counts)
+            self._count = from_host(self.counts)
         return self._count
 
     @property

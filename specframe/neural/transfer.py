@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from ctypes import c_int64
 from itertools import pairwise
@@ -21,6 +22,11 @@ each other than the copy takes."""
 def tensor_on(device: torch.device | None, values: Any, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor of these numbers, or lists of them, on the device, by default the CPU; the host does not wait for it."""
     return sent(torch.tensor(values, dtype=dtype), device)
+
+
+def from_host(numbers: Sequence[int]) -> Tensor:
+    """The numbers as a tensor on a CPU, [N] int64: half of `torch.tensor`'s time when nothing is in the caches."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 def move_slots(block: Tensor, row: int, source: Sequence[int], destination: Sequence[int]) -> None:

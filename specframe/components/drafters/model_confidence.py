@@ -79,7 +79,7 @@ class RatedForward:
 
     def __init__(self, inner: Forward, rater: Any) -> None:
         self.head, self.windows, self.widths, self.cache = inner.head, inner.windows, inner.widths, inner.cache
-        self.finds_best = False
+        self.finds_best, self.greedy = False, None
         self._inner, self._rater = inner, rater
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:

@@ -212,7 +212,7 @@ class CompiledForward:
     def __init__(self, eager: TransformersForward, steps: Steps) -> None:
         self.windows = eager.windows
         self.cache: str | None = None
-        self.finds_best = False
+        self.finds_best, self.greedy = False, None
         self.head = eager.head
         self._eager = eager
         self._steps = steps

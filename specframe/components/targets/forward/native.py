@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,15 +14,17 @@ from torch.nn.functional import embedding
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
+from specframe.kernel.types import TokenTree
 from specframe.native.blocks import BLOCK
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, packed
 from specframe.native.linear import QuantizedLinear, logits_of, pack_floats
-from specframe.native.screen import Choice, Screen, can_screen
+from specframe.native.screen import GreedyPass, Screen, can_screen
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Forward, Newest, Output, Pass, is_query
+from specframe.neural.forward import Features, Forward, GreedyRun, Newest, Output, Pass, is_query
+from specframe.neural.ledger import Rows
 from specframe.neural.planes import GROUP, SPAN, PlaneCache
 from specframe.neural.quantize import Quantization, round_layers
 
@@ -71,6 +73,7 @@ class NativeForward:
         self.cache = cache
         self.head: nn.Module = packed(head)
         self._screen: Screen | None = None
+        self._greedy: GreedyPass | None = None
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
         self._modules, self._layers = layers, self._pack(layers)
@@ -90,13 +93,11 @@ class NativeForward:
         memory.aim(asked.sight.slots, asked.sight.end, asked.row)
         if isinstance(asked.sight, Causal):
             last, features = self._read(asked, asked.sight, memory)
-        elif "best" in asked.taps and asked.states is None:
-            last, features = self._choose(asked, asked.sight, memory)
         else:
             last, features = self.decode(asked, asked.sight, memory)
         if "last" in asked.taps:
             features["last"] = last
-        if "best" in asked.taps and "best" not in features and self._screen is not None:
+        if "best" in asked.taps and self._screen is not None:
             features["best"] = self._screen.likeliest(last)
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
@@ -105,10 +106,18 @@ class NativeForward:
         """True if it has the tap `best`."""
         return self._screen is not None
 
+    @property
+    def greedy(self) -> GreedyRun | None:
+        """The pass over a tree from tokens to their likeliest successors, where it is one native call."""
+        return None if self._greedy is None else self._choose
+
     def find_best(self) -> None:
         """Makes a copy of the LM head for the tap `best`, if that tap takes less time than logits."""
         if can_screen(self.head):
             self._screen = Screen(self.head)
+            if self.cache != "int8" and self._embeddings.dtype in (torch.bfloat16, torch.float32):
+                table = self._embeddings.detach()
+                self._greedy = GreedyPass(self._layers, self._screen, table, self._ending)
 
     def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The hidden states and features [B, T, D] of texts, 0 at padding; and the queries of the newest tokens."""
@@ -151,47 +160,36 @@ class NativeForward:
 
     def decode(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
-        self._require_span(asked)
-        entry = embedding(asked.tokens, self._embeddings) if asked.states is None else asked.states.clone()
-        hidden = entry.float().contiguous()  # [B, T, D]
-        wanted = self._decode(hidden, asked, sight, memory)
-        return hidden.to(self._embeddings.dtype), wanted
-
-    def _choose(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same with the tap `best`, from tokens to their likeliest successors in one native call."""
-        if self._screen is None or self._embeddings.dtype not in (torch.bfloat16, torch.float32):
-            return self.decode(asked, sight, memory)
-        self._require_span(asked)
-        shape, width = asked.tokens.shape, self._layers.shape.width
-        hidden, last = torch.empty(*shape, width), torch.empty(*shape, width, dtype=self._embeddings.dtype)
-        best = torch.empty(shape, dtype=torch.int64)
-        choice = self._screen.choice(self._embeddings, tokens := asked.tokens.contiguous(), last, best)
-        wanted = self._decode(hidden, asked, sight, memory, choice)
-        del tokens  # read by its address until here
-        return last, {**wanted, "best": best}
-
-    def _require_span(self, asked: Pass) -> None:
-        """Raises InputError for positions that lie too far apart for the form of the cache."""
         if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
             raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
-
-    def _decode(
-        self, hidden: Tensor, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache, choice: Choice | None = None
-    ) -> dict[str, Tensor]:
-        """Runs the layers over hidden states [B, T, D], float32, in place, and returns their features."""
-        sizes = self._layers.shape
-        form = torch.bfloat16 if asked.rounded and self._embeddings.dtype == torch.bfloat16 else torch.float32
-        kinds = {"layer": (sizes.width, form), "query": (sizes.heads * sizes.head_size, torch.float32)}
-        wanted = {}
-        for tap in filter(lambda tap: "." in tap, asked.taps):
-            width, dtype = kinds[tap.partition(".")[0]]
-            wanted[tap] = torch.empty(*hidden.shape[:2], width, dtype=dtype)
+        entry = embedding(asked.tokens, self._embeddings) if asked.states is None else asked.states.clone()
+        hidden = entry.float().contiguous()  # [B, T, D]
+        form = torch.bfloat16 if asked.rounded and entry.dtype == torch.bfloat16 else torch.float32
+        wanted = self._room(hidden.shape[:2], asked.taps, form)
         few = None if asked.layers is None else asked.layers.quantize
         layers = self._layers if few is None else self._copies[few]
         places = asked.positions if asked.places is None else asked.places
-        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending, choice=choice)
+        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
         for tap in filter(is_query, wanted):
-            wanted[tap] *= sizes.scale
+            wanted[tap] *= self._layers.shape.scale
+        return hidden.to(self._embeddings.dtype), wanted
+
+    def _choose(self, tree: TokenTree, rows: Rows, taps: frozenset[str], context: int) -> Features:
+        """The features of all nodes of a tree, among them `best` and `last`: `run` in one native call."""
+        assert self._greedy is not None
+        rows.memory.aim(rows.base, rows.base + tree.tokens.shape[1])
+        wanted = self._room(tree.tokens.shape, taps, self._embeddings.dtype)
+        last, best = self._greedy.run(tree, rows.counts, rows.base, rows.memory, wanted, context)
+        return {**wanted, "last": last, "best": best}
+
+    def _room(self, shape: Sequence[int], taps: Iterable[str], form: torch.dtype) -> dict[str, Tensor]:
+        """Room for the features [B, T, D] of layers, in a dtype, and for queries, in float32."""
+        sizes, wanted = self._layers.shape, {}
+        for tap in filter(lambda tap: "." in tap, taps):
+            if is_query(tap):
+                wanted[tap] = torch.empty(*shape, sizes.heads * sizes.head_size)
+            else:
+                wanted[tap] = torch.empty(*shape, sizes.width, dtype=form)
         return wanted
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.native.sight import Listed, Mask
-from specframe.neural.forward import EVERY, NONE, Features, Output, Pass, Run, is_query
+from specframe.neural.forward import EVERY, NONE, Features, HookedForward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 
 
@@ -77,9 +77,12 @@ def score(
 
 
 def choose(
-    run: Run, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
+    run: HookedForward, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
 ) -> Features:
     """The same without logits, with the features `best` and `last`."""
+    greedy = run.inner.greedy
+    if greedy is not None and drafted is None and rows.offset is None and not any(map(is_query, taps)):
+        return run.between(greedy, tree, rows, taps, context)
     return _run(run, tree, _asked(tree, rows, context, taps | {"best", "last"}, NONE), rows, drafted)[1]
 
 

@@ -18,7 +18,7 @@ from specframe.neural.cache import SlotCache
 from specframe.neural.features import KeptFeatures
 from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
-from specframe.neural.transfer import tensor_on
+from specframe.neural.transfer import from_host, tensor_on
 
 FIRST = 1024
 """Number of positions of each row allocated first; a session of many slots and a long context fills few of them."""
@@ -242,7 +242,8 @@ class State:
             if not tree.tokens.is_cpu:  # a compiled pass may write its next features where these are
                 features = dict(features)
         self.rows.move(paths, nodes)
-        committed = Committed.of(verdict, tree, features)
+        root = from_host([tokens[-1] for tokens in verdict.to_host(tree).tokens]) if tree.tokens.is_cpu else None
+        committed = Committed.of(verdict, tree, features, root)
         self.rows.advance(committed)
         if self._queries is not None:
             self.rows.show(_newest_last(self._queries, nodes(), committed.count))

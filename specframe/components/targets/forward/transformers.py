@@ -32,6 +32,7 @@ class TransformersForward:
     widths: Callable[[int], int] | None = None
     cache: str | None = None
     finds_best = False
+    greedy = None
 
     def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, AttentionView], windows: bool) -> None:
         """Wraps a model. Its layers see by `views` of their own if masks can be given."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specframe.decoding.clock import Clock
 from specframe.files.text import render_table
+from specframe.kernel.transfer import TreeSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 
@@ -25,7 +26,7 @@ class Acceptance:
     """reached[d]: cycles whose accepted path has more than d nodes."""
     possible: list[int] = field(default_factory=list)
     """possible[d]: cycles whose draft has a node at depth d + 1."""
-    _pending: list[tuple[Verdict, Tensor, Tensor]] = field(default_factory=list, repr=False)
+    _pending: list[tuple[Verdict, TreeSource | tuple[Tensor, Tensor]]] = field(default_factory=list, repr=False)
 
     def add(self, cycle: Cycle) -> None:
         """Notes one cycle; it is counted later, so that counting is not timed."""
@@ -33,11 +34,12 @@ class Acceptance:
 
     def count(self, draft: TokenTree, verdict: Verdict) -> None:
         """Notes a cycle's draft and verdict."""
-        self._pending.append((verdict, draft.depth, draft.valid))
+        self._pending.append((verdict, draft.source or (draft.depth, draft.valid)))
 
     def settle(self) -> Acceptance:
         """Counts the noted cycles, and returns itself."""
-        for verdict, depth, valid in self._pending:
+        for verdict, tree in self._pending:
+            depth, valid = tree if isinstance(tree, tuple) else map(tree.tensor, ("depth", "valid"))
             self.drafted += int(valid.sum()) - len(valid)
             deepest_nodes = (depth * valid).amax(1).tolist()
             for accepted, deepest in zip(verdict.length.tolist(), deepest_nodes, strict=True):

@@ -1,4 +1,4 @@
-"""Copies to a device that the host does not wait for."""
+"""Numbers of the host: their copies to a device, which it does not wait for, and trees that are kept there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from ctypes import memmove
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -45,3 +45,25 @@ def numbers_like(tensor: Tensor, values: Any) -> Tensor:
     if tensor.is_cpu:
         return tensor.new_tensor(values)
     return sent(tensor.new_empty(0, device="cpu").new_tensor(values), tensor.device)
+
+
+Columns = tuple[list[list[bool]], list[list[int]], list[list[int]]]
+
+
+@runtime_checkable
+class TreeSource(Protocol):
+    """A tree of `top` nodes in the host's memory: it makes a tensor once that is asked for; native code needs none."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and nodes, B and N."""
+
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Where its tokens and depths begin, int64 [B, N], and its ancestors, one byte each [B, N, N]."""
+
+    def tensor(self, name: str) -> Tensor:
+        """A field of the tree, or its `depth` or `ancestors`."""
+
+    def columns(self) -> Columns:
+        """Valid, parent and tokens of each row."""

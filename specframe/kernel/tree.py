@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from sys import maxsize
@@ -13,6 +13,8 @@ from specframe.kernel.transfer import numbers_like
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from specframe.kernel.transfer import Columns, TreeSource
 
 
 class Draw(IntEnum):
@@ -47,10 +49,40 @@ class TokenTree:
     q: Tensor | None = None  # [B, P, v] laws the sampled nodes were drawn from
     q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
     support: Tensor | None = None  # [v] int64, the tokens of q's columns; None: the whole vocabulary
+    source: TreeSource | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, source: TreeSource, levels: int) -> TokenTree:
+        """The tree of a source, whose tensors are made once they are asked for."""
+        tree = cls.__new__(cls)
+        vars(tree).update(source=source, levels=levels)
+        return tree
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor:
+            """The tensors of a source."""
+            if name not in ("tokens", "parent", "valid", "draw") or self.source is None:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            return vars(self).setdefault(name, self.source.tensor(name))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and nodes, B and N."""
+        return (self.tokens.shape[0], self.tokens.shape[1]) if self.source is None else self.source.shape
+
+    @property
+    def columns(self) -> Columns:
+        """Valid, parent and tokens of each row, on the host."""
+        if self.source is not None:
+            return self.source.columns()
+        return self.valid.tolist(), self.parent.tolist(), self.tokens.tolist()
 
     @cached_property
     def ancestors(self) -> Tensor:
         """Nodes visible to each node, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
+        if self.source is not None:
+            return self.source.tensor("ancestors")
         if self.parent.is_cpu and len(self.parent):
             return ancestors_on_host(self.parent)
         return ancestors_of(self.parent, self.levels)
@@ -58,6 +90,8 @@ class TokenTree:
     @cached_property
     def depth(self) -> Tensor:
         """The number of edges between the root and each node: [B, N] int64."""
+        if self.source is not None:
+            return self.source.tensor("depth")
         if self.parent.is_cpu:
             return depth_on_host(self.parent)
         return depth_of(self.ancestors)

@@ -19,6 +19,7 @@ from specframe.native.build import DecoderSizes, Weight, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import Cells
+from specframe.native.trees import NativeTrees
 
 NO_WEIGHT = Weight(None, None, 0, 0, 0)
 
@@ -104,13 +105,6 @@ class _Search(Structure):
     )
 
 
-class _Trees(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("tokens", "parents", "depths", "valid", "ancestors")),
-        *((name, c_int64) for name in ("nodes", "levels", "passes")),
-    )
-
-
 class NativeDraft:
     """A drafter's beam searches, each in one call. A draft has the bits of the same search level by level."""
 
@@ -177,21 +171,16 @@ class NativeDraft:
         )
         new = None if pairs is None else _pairs(pairs)
         wanted = _search(search)
-        whole = torch.zeros(4, batch * search.nodes, dtype=torch.int64)
-        marks = torch.empty((1 + search.nodes) * batch * search.nodes, dtype=torch.bool)
-        size = 8 * batch * search.nodes
-        trees = _Trees(
-            *(whole.data_ptr() + part * size for part in range(3)), marks.data_ptr(), marks.data_ptr() + size // 8
-        )
+        trees = NativeTrees(batch, search.nodes)
         load_native().specframe_draft(
             ctypes.byref(self._network),
             ctypes.byref(rows),
             None if new is None else ctypes.byref(new),
             ctypes.byref(wanted),
-            ctypes.byref(trees),
+            ctypes.byref(trees.record),
         )
         del numbers
-        return _tree(trees, whole, marks, batch, search.nodes), trees.passes
+        return TokenTree.of(trees, trees.record.levels), trees.record.passes
 
     def _check(
         self,
@@ -272,14 +261,3 @@ def _search(search: BeamSearch) -> _Search:
         wanted.scores = ctypes.addressof(_scores(costs, search.nodes))
         wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.pause is not None
     return wanted
-
-
-def _tree(trees: _Trees, whole: Tensor, marks: Tensor, batch: int, most: int) -> TokenTree:
-    """The trees as values, of views of native code's storage: whole [4, B most], the last of which are zeros."""
-    nodes, size = trees.nodes, batch * trees.nodes
-    tokens, parents, depths, draw = whole[:, :size].view(4, batch, nodes).unbind()
-    valid, ancestors = marks.narrow(0, 0, size), marks.narrow(0, batch * most, size * nodes)
-    tree = TokenTree(tokens, parents, valid.view(batch, nodes), draw, levels=trees.levels)
-    # which would be computed when first asked for
-    vars(tree).update(depth=depths, ancestors=ancestors.view(batch, nodes, nodes))
-    return tree

@@ -99,16 +99,16 @@ class GreedyPass:
         Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
         [B, N, D] in the table's dtype. Raises ValueError for what native code would misread.
         """
-        layers, table, shape = self._layers, self._table, tree.tokens.shape
-        tokens, depths, sees = tree.tokens.contiguous(), tree.depth.contiguous(), tree.ancestors.contiguous()
+        layers, table, shape = self._layers, self._table, tree.shape
+        tensors = () if tree.source is not None else _tensors(tree)
+        tokens, depths, sees = tree.source.addresses if tree.source else (part.data_ptr() for part in tensors)
         blocks, angles = layers.memory(cache, end := base + shape[1])
         check_numbers(taps.values(), table.dtype)
         check_room("rows", 0, shape[0], blocks.shape[1])
-        check_sight(sees, (*shape, shape[1]))
-        if not tokens.dtype == depths.dtype == torch.int64 or depths.shape != shape or not 0 < max(counts) <= base:
-            raise ValueError(f"tokens and depths are int64 {list(shape)}, behind 1 to {base} slots of each row")
-        if len(counts) != shape[0] or any(part.shape != (*shape, table.shape[1]) for part in taps.values()):
-            raise ValueError(f"counts and taps are of {shape[0]} rows of {shape[1]} nodes")
+        if len(counts) != shape[0] or not 0 < min(counts) <= max(counts) <= base:
+            raise ValueError(f"the nodes of {shape[0]} rows stand behind 1 to {base} slots of each")
+        if any(part.shape != (*shape, table.shape[1]) for part in taps.values()):
+            raise ValueError(f"taps are [{shape[0]}, {shape[1]}, {table.shape[1]}]")
         last, best = table.new_empty(*shape, table.shape[1]), torch.empty(shape, dtype=torch.int64)
         lengths = (c_int64 * len(counts))(*counts)
         where = Batch(
@@ -118,7 +118,7 @@ class GreedyPass:
             cache_rows=blocks.shape[1],
             slots=blocks.shape[3],
             base=base,
-            sees=sees.data_ptr(),
+            sees=sees,
             length=ctypes.addressof(lengths),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
@@ -128,8 +128,8 @@ class GreedyPass:
         choice = _Choice(
             table=table.data_ptr(),
             known=table.shape[0],
-            tokens=tokens.data_ptr(),
-            depths=depths.data_ptr(),
+            tokens=tokens,
+            depths=depths,
             positions=context,
             halves=table.dtype == torch.bfloat16,
             screen=ctypes.addressof(self._screen.record),
@@ -140,7 +140,17 @@ class GreedyPass:
             *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
             *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
         )
+        del tensors  # read by their addresses until here
         return last, best
+
+
+def _tensors(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
+    """A tree's tokens, depths and ancestors for native code. Raises ValueError where it would misread them."""
+    tokens, depths, sees = tree.tokens.contiguous(), tree.depth.contiguous(), tree.ancestors.contiguous()
+    check_sight(sees, (*tokens.shape, tokens.shape[1]))
+    if not tokens.dtype == depths.dtype == torch.int64 or depths.shape != tokens.shape or not tokens.is_cpu:
+        raise ValueError(f"tokens and depths are int64 {list(tokens.shape)} on a CPU")
+    return tokens, depths, sees
 
 
 def _rounded(states: Tensor) -> Tensor:

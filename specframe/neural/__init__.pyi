@@ -16,6 +16,7 @@ from specframe.neural.heads import DivisibleTarget as DivisibleTarget
 from specframe.neural.heads import divisible as divisible
 from specframe.neural.heads import make_proposal as make_proposal
 from specframe.neural.heads import neural_target as neural_target
+from specframe.neural.heads import output_weight as output_weight
 from specframe.neural.heads import own_lm_heads as own_lm_heads
 from specframe.neural.heads import support_of as support_of
 from specframe.neural.heads import too_deep as too_deep
@@ -39,6 +40,7 @@ from specframe.neural.network import DraftSession as DraftSession
 from specframe.neural.network import Embed as Embed
 from specframe.neural.network import FeatureNetwork as FeatureNetwork
 from specframe.neural.network import LevelModules as LevelModules
+from specframe.neural.network import seeded as seeded
 from specframe.neural.quantize import Quantization as Quantization
 from specframe.neural.quantize import native_fusion as native_fusion
 from specframe.neural.quantize import native_norm as native_norm
@@ -52,5 +54,3 @@ from specframe.neural.weights.export import Export as Export
 from specframe.neural.weights.export import Exportable as Exportable
 from specframe.neural.weights.export import ambiguous_taps as ambiguous_taps
 from specframe.neural.weights.export import speculators_config as speculators_config
-from specframe.neural.weights.initial import output_weight as output_weight
-from specframe.neural.weights.initial import seeded as seeded

@@ -147,3 +147,13 @@ def last_place(tokens: Tensor) -> Tensor:
     of the head: for eight texts and 49,152 tokens half a gigabyte, and a fifth of a training's time.
     """
     return torch.full((1,), -1, device=tokens.device)
+
+
+@torch.no_grad()
+def output_weight(target: NeuralTarget) -> Tensor:
+    """The weight of the target's LM head, [V, D], scale included, read off its answers to unit vectors.
+
+    Exact for every linear head; for one that caps its logits, the slope between 0 and a unit vector.
+    """
+    units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
+    return (target.head(units) - target.head(torch.zeros_like(units[:1]))).T

@@ -49,6 +49,11 @@ class Rows:
         return self._count
 
     @property
+    def on_host(self) -> bool:
+        """True if its tensors are on a CPU."""
+        return self._count is None or self._count.is_cpu
+
+    @property
     def base(self) -> int:
         """The first slot that no row's committed entries take."""
         return max(self.counts, default=0) + self._taken
@@ -110,8 +115,7 @@ class Rows:
         """Counts a commit's entries, one for each token."""
         counts = committed.count.tolist() if committed.counts is None else committed.counts
         self.counts = [have + new for have, new in zip(self.counts, counts, strict=True)]
-        on_host = self._count is None or self._count.is_cpu  # where it is made once it is asked for
-        self._count = None if on_host else self.count + committed.count
+        self._count = None if self.on_host else self.count + committed.count  # made once it is asked for, or at once
 
     def fill(self, count: Tensor, counts: Sequence[int]) -> None:
         """Takes note that the rows have so many entries, [B] on the device and on the host."""
@@ -168,7 +172,7 @@ class Rows:
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.counts, strict=True))
         if start == width:
             return
-        if self._count is None or self._count.is_cpu:  # the paths are on the host
+        if self.on_host:  # where the paths are
             pairs = [*zip(paths, self.counts, strict=True)]
             sources = [[self.origin + node for node in path[start:]] for path, _ in pairs]
             self.memory.move(sources, [range(have + start, have + len(path)) for path, have in pairs])

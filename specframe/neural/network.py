@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.native.modules import Cells
 from specframe.neural.blocks import State
@@ -19,6 +20,7 @@ from specframe.neural.session import FeatureSession
 if TYPE_CHECKING:
     from transformers import Cache
 
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 Embed = Callable[[Tensor], Tensor]
 """The target's token embeddings, [..] -> [.., D]."""
 
@@ -159,3 +161,13 @@ class FeatureNetwork(DraftNetwork, nn.Module):
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
         return FeatureSession(self, self.embedded(embed), slots, room=room)
+
+
+def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
+    """The network that `build` makes, ready to draft: on the target's device, in its dtype, in evaluation mode.
+
+    Its random weights are the same in every run; no global generator is disturbed.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
+        return build().to(target.device, target.dtype).eval()

@@ -196,7 +196,7 @@ class HFTarget(LoadedModel):
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""
-        return self._taps.whole({tap: values.to(self._dtype) for tap, values in features.items()})
+        return self._taps.cast(features, self._dtype)
 
     @without_gradients
     def score(self, tree: TokenTree) -> Scores:

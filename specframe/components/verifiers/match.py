@@ -65,9 +65,11 @@ class Match:
         find its code and data out of cache.
         """
         verdict = HostVerdict([], [], None if gaps is None else [])
-        columns = (tree.valid, tree.parent, tree.tokens, argmax, *(() if gaps is None else (gaps,)))
-        on_host = argmax.is_cpu  # where four reads cost less than a kernel
-        rows = zip(*map(Tensor.tolist, columns), strict=True) if on_host else torch.stack(columns, 1).tolist()
+        found = (argmax,) if gaps is None else (argmax, gaps)
+        if argmax.is_cpu:  # where single reads cost less than a kernel
+            rows = [*zip(*tree.columns, *map(Tensor.tolist, found), strict=True)]
+        else:
+            rows = torch.stack((tree.valid, tree.parent, tree.tokens, *found), 1).tolist()
         for valid, parents, tokens, wanted, *missing in rows:
             slots = [*zip(valid, parents, tokens, strict=True)]
             node, path = 0, []

@@ -177,8 +177,8 @@ class NativeForward:
     def _choose(self, tree: TokenTree, rows: Rows, taps: frozenset[str], context: int) -> Features:
         """The features of all nodes of a tree, among them `best` and `last`: `run` in one native call."""
         assert self._greedy is not None
-        rows.memory.aim(rows.base, rows.base + tree.tokens.shape[1])
-        wanted = self._room(tree.tokens.shape, taps, self._embeddings.dtype)
+        rows.memory.aim(rows.base, rows.base + tree.shape[1])
+        wanted = self._room(tree.shape, taps, self._embeddings.dtype)
         last, best = self._greedy.run(tree, rows.counts, rows.base, rows.memory, wanted, context)
         return {**wanted, "last": last, "best": best}
 

@@ -205,7 +205,7 @@ class State:
 
     def begin(self, tree: TokenTree) -> resume.Drafted | None:
         """Makes room for a tree's nodes, and returns the layers that ran over it as a draft. Raises InputError."""
-        self.require_nodes(tree.tokens.shape[1])
+        self.require_nodes(tree.shape[1])
         drafted, self.drafted = self.drafted, None
         return drafted
 
@@ -239,10 +239,10 @@ class State:
         features = self.features
         if tree.levels:
             features = KeptFeatures(features, paths, nodes)
-            if not tree.tokens.is_cpu:  # a compiled pass may write its next features where these are
+            if not self.rows.on_host:  # a compiled pass may write its next features where these are
                 features = dict(features)
         self.rows.move(paths, nodes)
-        root = from_host([tokens[-1] for tokens in verdict.to_host(tree).tokens]) if tree.tokens.is_cpu else None
+        root = from_host([tokens[-1] for tokens in verdict.to_host(tree).tokens]) if self.rows.on_host else None
         committed = Committed.of(verdict, tree, features, root)
         self.rows.advance(committed)
         if self._queries is not None:

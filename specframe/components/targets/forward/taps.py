@@ -75,7 +75,7 @@ class Taps:
     @property
     def every(self) -> frozenset[str]:
         """The same, and the queries where these were requested."""
-        return self._wanted | self._queries
+        return self._wanted | self._queries if self._queries else self._wanted
 
     def images(self, inputs: Mapping[str, Tensor]) -> frozenset[str]:
         """The tap `images`, for texts that are read with inputs, if it was requested; none otherwise."""
@@ -86,6 +86,11 @@ class Taps:
         if not self._images or IMAGES in features or "last" not in features:
             return features
         return {**features, IMAGES: torch.zeros_like(features["last"])}
+
+    def cast(self, features: Features, dtype: torch.dtype) -> Features:
+        """The same in a dtype."""
+        cast = {tap: values if values.dtype == dtype else values.to(dtype) for tap, values in features.items()}
+        return self.whole(cast)
 
     def module(self, name: str) -> nn.Module:
         """The module whose output a tap is."""

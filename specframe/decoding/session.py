@@ -31,6 +31,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree
+from specframe.neural.forward import without_tracking
 from specframe.neural.transfer import tensor_on
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom
@@ -165,7 +166,7 @@ class Session:
             raise
         return entries
 
-    @torch.inference_mode()
+    @without_tracking
     def step(self) -> Cycle:
         """One cycle of all live rows."""
         require_claim(self.parts.target, self)
@@ -183,6 +184,7 @@ class Session:
         self._release()
         return cycle
 
+    @without_tracking
     def run(self, requests: Iterable[Request], watch: Callable[[Cycle], None] | None = None) -> list[Entry]:
         """The entries of all requests in order, decoded to their ends: whenever slots are free they are refilled.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.kernel.composition import greedy_of, visiting_of
+from specframe.kernel.composition import greedy_of, visiting_of, walked_of
 from specframe.kernel.interfaces import GreedyTarget, Target, Verifier
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import GreedyScores, Scores, TokenTree, Verdict
@@ -25,7 +25,7 @@ class Verification:
     def __init__(self, target: Target, verifier: Verifier) -> None:
         self._target, self._verifier = target, verifier
         self._choose = target.choose if isinstance(target, GreedyTarget) else target.score
-        self._greedy, self._visiting = greedy_of(verifier), visiting_of(verifier)
+        self._greedy, self._walked, self._visiting = greedy_of(verifier), walked_of(verifier), visiting_of(verifier)
         self._by_position = verifier.needs.by_position
         self.renew()
 
@@ -48,6 +48,8 @@ class Verification:
         """The verdict on a draft, and the nodes after which no token has mass."""
         if sampling.greedy and self._greedy is not None:
             if isinstance(scores, GreedyScores) and not sampling.processors:
+                if scores.path is not None and self._walked is not None:
+                    return self._walked.take(draft, scores.path), None
                 tokens, gaps = chosen(scores.best)
             elif sampling.processors and draft.levels and self._verifier.lossless:
                 tokens, gaps = reached_argmax(sampling, scores.logits, draft)

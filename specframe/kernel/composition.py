@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.interfaces import Drafter, GreedyVerifier, Target, TreePolicy, Verifier, VisitingVerifier
+from specframe.kernel.interfaces import (
+    Drafter,
+    GreedyVerifier,
+    PathVerifier,
+    Target,
+    TreePolicy,
+    Verifier,
+    VisitingVerifier,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +137,14 @@ def attach(verifier: Verifier, target: Target) -> None:
 def greedy_of(verifier: Verifier) -> GreedyVerifier | None:
     """The verifier, if it has a fast path of its own for temperature 0."""
     return verifier if isinstance(verifier, GreedyVerifier) and _own(verifier, "follow") else None
+
+
+def walked_of(verifier: Verifier) -> PathVerifier | None:
+    """The verifier, if it takes a path of the target's tokens as it is: not where it follows one in another way."""
+    if not isinstance(verifier, PathVerifier) or not _own(verifier, "take"):
+        return None
+    first = next(kind for kind in type(verifier).__mro__ if vars(kind).keys() & {"take", "follow"})
+    return verifier if "take" in vars(first) else None
 
 
 def visiting_of(verifier: Verifier) -> VisitingVerifier | None:

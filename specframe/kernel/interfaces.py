@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Cycle,
         Drafts,
         Expand,
+        HostVerdict,
         KnownPrefix,
         Prompts,
         Scores,
@@ -270,6 +271,14 @@ class GreedyVerifier(Verifier, Protocol):
         Where gaps [B, N] bool are given, no token has mass after those nodes, and the verdict's copy on the host has
         the first of each row.
         """
+
+
+@runtime_checkable
+class PathVerifier(GreedyVerifier, Protocol):
+    """A greedy verifier that accepts the path of the target's tokens, whoever has walked it."""
+
+    def take(self, tree: TokenTree, path: HostVerdict) -> Verdict:
+        """The verdict of `follow`, given the path that `GreedyScores` has."""
 
 
 @runtime_checkable

@@ -59,8 +59,8 @@ class TreeSource(Protocol):
         """Rows and nodes, B and N."""
 
     @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Where its tokens and depths begin, int64 [B, N], and its ancestors, one byte each [B, N, N]."""
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """Where tokens, depths, ancestors, parents and valid begin: int64 [B, N], or bytes [B, N, N] and [B, N]."""
 
     def tensor(self, name: str) -> Tensor:
         """A field of the tree, or its `depth` or `ancestors`."""

@@ -71,13 +71,22 @@ class GreedyScores(Scores):
         best: [B, N] int64, the first token of the largest logit; -1 where that is not a number.
         features: features [B, N, D] by tap.
         make: makes the logits [B, N, V], in which `best` are the largest.
+        path: the nodes of each row that hold the token behind their parent, the first of such siblings, and the tokens
+            behind them and the root; None: not looked for, or one of these tokens is -1.
     """
 
-    def __init__(self, best: Tensor, features: Mapping[str, Tensor], make: Callable[[], Tensor]) -> None:
-        given = {"best": best, "features": features, "_make": make}
+    def __init__(
+        self,
+        best: Tensor,
+        features: Mapping[str, Tensor],
+        make: Callable[[], Tensor],
+        path: HostVerdict | None = None,
+    ) -> None:
+        given = {"best": best, "features": features, "path": path, "_make": make}
         self.__dict__.update(given)
 
     best: Tensor
+    path: HostVerdict | None
     _make: Callable[[], Tensor]
 
     @cached_property

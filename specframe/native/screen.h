@@ -187,12 +187,31 @@ struct Choice {
   int64_t known;          // V
   const int64_t* tokens;  // [M]
   const int64_t* depths;  // [M], of a tree's nodes: with their row's length they are positions
+  const int64_t* parents; // [M]
+  const uint8_t* valid;   // [M]
   int64_t positions;      // of the table of angles and of the text: a node behind the last stands there
   int64_t halves;         // whether embeddings and `last` are bfloat16, else float32
   const Screen* screen;
   void* last;             // [M, D], the states behind the final norm
   int64_t* best;          // [M]
+  int64_t* followed;      // [B, 2 N + 2], of each row the number of accepted nodes or -1, these, and the tokens behind them
 };
+
+// The path of the likeliest tokens through a row's tree: the first child that holds the token behind its parent, and so on.
+inline void follow(const Choice& c, int64_t nodes, int64_t row) {
+  const int64_t first = row * nodes;
+  int64_t *count = c.followed + row * (2 * nodes + 2), *path = count + 1, *tokens = path + nodes, node = 0;
+  *count = 0;
+  for (int64_t at = 0;; ++at) {
+    const int64_t token = tokens[at] = c.best[first + node];
+    if (token < 0) *count = -1;  // behind it no token has any probability
+    if (token < 0) return;
+    int64_t child = node + 1;
+    while (child < nodes && !(c.valid[first + child] && c.parents[first + child] == node && c.tokens[first + child] == token)) ++child;
+    if (child == nodes) return;
+    path[(*count)++] = node = child;
+  }
+}
 
 // The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
 // memory, or 2 where a token or a depth is out of bounds.
@@ -219,7 +238,9 @@ extern "C" int specframe_choose(const Shape* shape, const Layer* layers, const B
   } else {
     std::memcpy(c.last, hidden.get(), count * sizeof(float));
   }
-  return specframe_likeliest(c.screen, hidden.get(), rows, c.best);
+  if (specframe_likeliest(c.screen, hidden.get(), rows, c.best)) return 1;
+  for (int64_t row = 0; row < batch->rows; ++row) follow(c, batch->nodes, row);
+  return 0;
 } catch (const std::bad_alloc&) {
   return 1;
 }

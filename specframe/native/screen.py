@@ -11,7 +11,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from specframe.kernel.types import TokenTree
+from specframe.kernel.types import HostVerdict, TokenTree
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_numbers, check_room, check_sight
 from specframe.native.build import Batch, Weight, are_loaded, load_native
@@ -30,8 +30,10 @@ class _Screen(Structure):
 
 class _Choice(Structure):
     _fields_ = (
-        *(("table", c_void_p), ("known", c_int64), ("tokens", c_void_p), ("depths", c_void_p)),
-        *(("positions", c_int64), ("halves", c_int64), ("screen", c_void_p), ("last", c_void_p), ("best", c_void_p)),
+        *(("table", c_void_p), ("known", c_int64)),
+        *((name, c_void_p) for name in ("tokens", "depths", "parents", "valid")),
+        *(("positions", c_int64), ("halves", c_int64)),
+        *((name, c_void_p) for name in ("screen", "last", "best", "followed")),
     )
 
 
@@ -92,8 +94,10 @@ class GreedyPass:
         cache: KeysAndValues,
         taps: Mapping[str, Tensor],
         context: int,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, HostVerdict | None]:
         """The states behind the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
+
+        With them the path of these tokens through each row's tree; None where no token has any probability on one.
 
         A node sees its row's committed slots, `counts` of them, and its ancestors, which stand from slot `base` on.
         Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
@@ -101,7 +105,9 @@ class GreedyPass:
         """
         layers, table, shape = self._layers, self._table, tree.shape
         tensors = () if tree.source is not None else _tensors(tree)
-        tokens, depths, sees = tree.source.addresses if tree.source else (part.data_ptr() for part in tensors)
+        tokens, depths, sees, parents, valid = (
+            tree.source.addresses if tree.source else (part.data_ptr() for part in tensors)
+        )
         blocks, angles = layers.memory(cache, end := base + shape[1])
         check_numbers(taps.values(), table.dtype)
         check_room("rows", 0, shape[0], blocks.shape[1])
@@ -130,27 +136,43 @@ class GreedyPass:
             known=table.shape[0],
             tokens=tokens,
             depths=depths,
+            parents=parents,
+            valid=valid,
             positions=context,
             halves=table.dtype == torch.bfloat16,
             screen=ctypes.addressof(self._screen.record),
             last=last.data_ptr(),
             best=best.data_ptr(),
+            followed=ctypes.addressof(followed := (c_int64 * (shape[0] * (2 * shape[1] + 2)))()),
         )
         load_native().specframe_choose(
             *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
             *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
         )
         del tensors  # read by their addresses until here
-        return last, best
+        return last, best, _verdict(followed, *shape)
 
 
-def _tensors(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
-    """A tree's tokens, depths and ancestors for native code. Raises ValueError where it would misread them."""
-    tokens, depths, sees = tree.tokens.contiguous(), tree.depth.contiguous(), tree.ancestors.contiguous()
+def _verdict(followed: ctypes.Array[c_int64], rows: int, nodes: int) -> HostVerdict | None:
+    """The paths of each row, [B, 2 N + 2] as native code wrote them: their lengths, nodes and tokens."""
+    verdict = HostVerdict([], [])
+    for first in range(0, rows * (2 * nodes + 2), 2 * nodes + 2):
+        if (count := followed[first]) < 0:
+            return None
+        verdict.paths.append(followed[first + 1 : first + 1 + count])
+        verdict.tokens.append(followed[first + 1 + nodes : first + 2 + nodes + count])
+    return verdict
+
+
+def _tensors(tree: TokenTree) -> tuple[Tensor, ...]:
+    """A tree's tensors as `TreeSource.addresses` has them. Raises ValueError where native code would misread them."""
+    fields = tree.tokens, tree.depth, tree.ancestors, tree.parent, tree.valid
+    tokens, depths, sees, parents, valid = found = tuple(part.contiguous() for part in fields)
     check_sight(sees, (*tokens.shape, tokens.shape[1]))
-    if not tokens.dtype == depths.dtype == torch.int64 or depths.shape != tokens.shape or not tokens.is_cpu:
-        raise ValueError(f"tokens and depths are int64 {list(tokens.shape)} on a CPU")
-    return tokens, depths, sees
+    check_sight(valid, tuple(tokens.shape))
+    if any(part.dtype != torch.int64 or part.shape != tokens.shape for part in (tokens, depths, parents)):
+        raise ValueError(f"tokens, depths and parents are int64 {list(tokens.shape)}")
+    return found
 
 
 def _rounded(states: Tensor) -> Tensor:

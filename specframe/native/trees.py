@@ -36,9 +36,10 @@ class NativeTrees:
         return self._rows, self.record.nodes
 
     @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Where tokens, depths and ancestors begin."""
-        return self.record.tokens, self.record.depths, self.record.ancestors
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """Where tokens, depths, ancestors, parents and valid begin."""
+        record = self.record
+        return record.tokens, record.depths, record.ancestors, record.parents, record.valid
 
     def tensor(self, name: str) -> Tensor:
         """A field; it shares the storage."""

@@ -16,7 +16,7 @@ from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
-    from specframe.kernel.types import TokenTree
+    from specframe.kernel.types import HostVerdict, TokenTree
     from specframe.neural.ledger import Rows
 
 Given = ParamSpec("Given")
@@ -31,8 +31,9 @@ NONE = slice(0)
 """No logits: the LM head does not run."""
 
 
-GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], Features]
-"""A pass over a tree: its features, `best` and `last` among them, given rows, taps and the most positions of a row."""
+GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], tuple[Features, "HostVerdict | None"]]
+"""A pass over a tree, given rows, taps and the most positions of a row: its features, `best` and `last` among them, and
+the path of the likeliest tokens, None where that is not known."""
 Output = tuple[Tensor | None, Features]
 """The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
 
@@ -218,6 +219,19 @@ def without_gradients(function: Callable[Given, Found]) -> Callable[Given, Found
         if not torch.is_grad_enabled():
             return function(*args, **named)
         with torch.no_grad():
+            return function(*args, **named)
+
+    return run
+
+
+def without_tracking(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """The function under `torch.inference_mode`, which is not entered again within another."""
+
+    @wraps(function)
+    def run(*args: Given.args, **named: Given.kwargs) -> Found:
+        if torch.is_inference_mode_enabled():
+            return function(*args, **named)
+        with torch.inference_mode():
             return function(*args, **named)
 
     return run

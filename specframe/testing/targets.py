@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import GreedyTarget, NeuralTarget, Target
@@ -70,7 +71,7 @@ def check_session(target: Target, literal: Target, taps: frozenset[str], close: 
         draft = tree.tree
         check_scores(draft, scores := target.score(draft), literal, texts, close)
         if isinstance(target, GreedyTarget):
-            check_chosen(target.choose(draft), scores)
+            check_chosen(draft, target.choose(draft), scores)
         length = torch.tensor([(row + cycle) % (draft.levels + 1) for row in range(len(texts))])
         path = torch.full((len(texts), draft.levels), -1)
         for row, count in enumerate(length.tolist()):
@@ -107,14 +108,17 @@ def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[
             _same(scores.logits[row, node], alone.logits[0, 0], close, f"the logits of node {node} of row {row}")
 
 
-def check_chosen(chosen: Scores, scores: Scores) -> None:
-    """The scores for greedy decoding are those of `score`, and the likeliest tokens those of their logits."""
+def check_chosen(tree: TokenTree, chosen: Scores, scores: Scores) -> None:
+    """The scores for greedy decoding are those of `score`, likeliest tokens and their path those of their logits."""
     assert torch.equal(chosen.logits, scores.logits), "`choose` gives other logits than `score`"
     assert set(chosen.features) == set(scores.features), "`choose` gives other features than `score`"
     for tap, values in scores.features.items():
         assert torch.equal(chosen.features[tap], values), f"`choose` gives other features of {tap} than `score`"
     if isinstance(chosen, GreedyScores):
         assert torch.equal(chosen.best, first_argmax(scores.logits)), "`best` is not the first of the largest logits"
+        path = Match().follow(tree, chosen.best).to_host(tree)
+        same = chosen.path is None or (chosen.path.paths, chosen.path.tokens) == (path.paths, path.tokens)
+        assert same, "`choose` gives another path than that of the likeliest tokens"
 
 
 def check_committed(

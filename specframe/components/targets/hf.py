@@ -213,9 +213,9 @@ class HFTarget(LoadedModel):
             return self.score(tree)
         state = self._running()
         drafted = state.begin(tree)
-        features = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
+        features, path = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
         make = partial(logits_of, self.forward.head, features["last"])
-        return GreedyScores(features["best"], self._taken(state, features), make)
+        return GreedyScores(features["best"], self._taken(state, features), make, path)
 
     def _taken(self, state: State, features: Features) -> Features:
         """The features that were requested, which are kept until the commit."""

@@ -58,6 +58,10 @@ class Match:
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
+    def take(self, tree: TokenTree, path: HostVerdict) -> Verdict:
+        """The same of a path that is known."""
+        return Verdict.of(path, tree)
+
     def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
         """The path of the target's one token after every node, argmax [B, N].
 

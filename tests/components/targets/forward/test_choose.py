@@ -8,11 +8,12 @@ import torch
 import specframe
 from specframe.components.drafters.recycling import Recycling
 from specframe.components.targets.hf import HFTarget
+from specframe.components.verifiers.match import Match
 from specframe.decoding.session import Session
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import GreedyScores
+from specframe.kernel.types import GreedyScores, TokenTree, Verdict
 from specframe.testing import check_target
-from tests.components.targets.models import PROMPTS, VOCABULARY
+from tests.components.targets.models import PROMPTS, VOCABULARY, batch
 from tests.components.targets.test_layers import BROAD
 
 DTYPES = [torch.bfloat16, torch.float32]
@@ -74,6 +75,34 @@ def test_a_target_that_chooses_another_token_fails(native):
 
     with pytest.raises(AssertionError, match="not the first of the largest logits"):
         check_target(make)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype):
+    """Through wrong, invalid and equal siblings, as far as tokens are found, in rows of unlike lengths."""
+    target = native(dtype)
+    target.open(3, 60)
+    tree, scores = target.admit(batch(PROMPTS))
+    root = scores.logits.argmax(-1)[:, 0]
+    target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(3, dtype=torch.int64), root))
+    parents = torch.tensor([[-1, 0, 0, 0, 0, 3, 3, 5, 5]]).expand(3, -1)
+    tokens = torch.zeros(3, 9, dtype=torch.int64)
+    tokens[:, 0] = root
+    valid = torch.ones(3, 9, dtype=torch.bool)
+    valid[:, 2] = False
+    valid[2, 7:] = False
+    for _ in range(3):  # what stands behind a node is known once its own token is
+        drafted = TokenTree(tokens, parents, valid, torch.zeros_like(tokens), levels=3)
+        best = target.choose(drafted).best
+        tokens[:, 2:5], tokens[:, 5], tokens[:, 8] = best[:, :1], best[:, 3], best[:, 5]
+        tokens[1, 5] += 1
+        tokens %= VOCABULARY
+    drafted = TokenTree(tokens, parents, valid, torch.zeros_like(tokens), levels=3)
+    scores = target.choose(drafted)
+    followed = Match().follow(drafted, scores.best).to_host(drafted)
+    assert isinstance(scores, GreedyScores) and scores.path is not None
+    assert scores.path.paths == followed.paths == [[3, 5, 8], [3], [3, 5]]
+    assert scores.path.tokens == followed.tokens
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

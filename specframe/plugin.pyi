@@ -74,6 +74,7 @@ from specframe.kernel.interfaces import GreedyVerifier as GreedyVerifier
 from specframe.kernel.interfaces import Head as Head
 from specframe.kernel.interfaces import NeuralTarget as NeuralTarget
 from specframe.kernel.interfaces import Observer as Observer
+from specframe.kernel.interfaces import PathVerifier as PathVerifier
 from specframe.kernel.interfaces import Target as Target
 from specframe.kernel.interfaces import TextDrafter as TextDrafter
 from specframe.kernel.interfaces import TextTarget as TextTarget

@@ -19,9 +19,8 @@ from specframe.neural.forward import without_gradients
 from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.masks import TextWindow
-from specframe.neural.network import seeded
+from specframe.neural.network import seeded, windowed
 from specframe.neural.quantize import Quantization, round_layers, rounds
-from specframe.neural.session import windowed
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.origin import KnownRows, record_target, require_vocabulary, warn_of_another
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +17,7 @@ from specframe.neural.blocks import Blocks
 from specframe.neural.features import KeptFeatures, Pending
 from specframe.neural.forward import without_gradients
 from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
-from specframe.neural.session import FeatureSession
+from specframe.neural.session import Carried, FeatureSession
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import NeuralTarget
@@ -78,6 +79,7 @@ class NativeSearch:
         self._draft = draft
         self._taps = taps
         self._table = table
+        self._kept: tuple[object, Tensor, Tensor] | None = None  # what the session carries, as native code wrote it
 
     @without_gradients
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
@@ -95,24 +97,38 @@ class NativeSearch:
         if known:
             outputs[:known] = session.draft[0].outputs[:, 0]
         if parts.cells is not None:
-            states = torch.stack(session.state, 2).transpose(0, 1).float().contiguous()  # [B, L, 2, D]
-            tail = session.tail.float().contiguous()
-        session.aim(
-            parts.block - 1 + slots_for(search, held, 0 if new is None else new.embeddings.shape[1], parts.block)
-        )
+            states, tail = self._carried()
+        more = 0 if new is None else new.most
+        session.aim(parts.block - 1 + slots_for(search, held, more, parts.block))
         window = None if session.kept is None else session.kept.window
         grow = self._draft.grow
         tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, tail, window)
         if pending is not None:
             assert new is not None
-            dtype, state = new.embeddings.dtype, session.state
+            dtype, rest, carried = new.embeddings.dtype, outputs[known:], session.carried
             if states is not None and tail is not None:
-                hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
-                session.state, session.tail = (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
-                state = tuple(part[:, known:] for part in session.state)
-            rest = outputs[known:]
-            session.settle_by(pending, lambda: Blocks.of_root(rest.to(dtype), state, torch.tensor(pending.held)))
+                carried = cache(partial(_in_dtype, states, tail, dtype))
+                session.carry(carried)
+                self._kept = carried, states, tail
+
+            def settled() -> Blocks:
+                state = (carried() if callable(carried) else carried)[0]
+                shown = tuple(part[:, known:] for part in state)
+                return Blocks.of_root(rest.to(dtype), shown, torch.tensor(pending.held))
+
+            session.settle_by(pending, settled)
         return tree, passes
+
+    def _carried(self) -> tuple[Tensor, Tensor]:
+        """An LSTM's states, [B, L, 2, D], and what it made of the last pairs, [B, K - 1, D], as native code takes them.
+
+        Those that it wrote last are as they were left: in the network's dtype they are made once PyTorch asks.
+        """
+        session = self._session
+        if self._kept is not None and session.carried is self._kept[0]:
+            return self._kept[1:]
+        states = torch.stack(session.state, 2).transpose(0, 1).float().contiguous()
+        return states, session.tail.float().contiguous()
 
     def _new(self, pending: Pending) -> tuple[Pending, NewPairs]:
         """The pending pairs, and the same for native code, which gathers and fuses those of one commit itself."""
@@ -130,6 +146,12 @@ class NativeSearch:
             return pending, NewPairs(pending.first, self._table, found, pending.fresh, kept, committed.texts)
         embedded = session.embed(committed.tokens.narrow(1, 0, max(pending.fresh)))
         return pending, NewPairs(pending.first, embedded, found, pending.fresh, kept)
+
+
+def _in_dtype(states: Tensor, tail: Tensor, dtype: torch.dtype) -> Carried:
+    """What a session carries, given an LSTM's states [B, L, 2, D] and what it made of the last pairs, in float32."""
+    hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
+    return (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
 
 
 class NativeSearches:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.native.modules import Cells
 from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
-from specframe.neural.masks import block_causal
+from specframe.neural.masks import TextWindow, block_causal
 from specframe.neural.session import FeatureSession
 
 if TYPE_CHECKING:
@@ -171,3 +172,20 @@ def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
         return build().to(target.device, target.dtype).eval()
+
+
+class Limited(Protocol):
+    """A drafter whose drafts may see a window alone."""
+
+    name: ClassVar[str]
+    window: TextWindow | None
+
+
+def windowed(session: Any, drafter: Limited) -> Any:
+    """A drafter's new session, limited to its window where it has one. Raises CompositionError if it cannot be."""
+    if drafter.window is not None:
+        if type(session) is not FeatureSession:
+            name = drafter.name
+            raise CompositionError(f"drafter {name}: a window fits networks of one decoder layer alone; leave it out")
+        session.limit(drafter.window)
+    return session

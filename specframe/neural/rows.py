@@ -161,7 +161,8 @@ class RowSession:
         that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
         """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
-        pairs, fresh = self.entries(partial(self._pairs_of, committed, max(fresh)), committed, fresh)
+        pairs = partial(self._pairs_of, committed, max(fresh))
+        made, fresh = self.entries(pairs, committed, fresh)
         waiting, first, more = self._waiting, 0, fresh
         if committed.prompt is None:
             self._idle, self._asked = not self._asked, False
@@ -178,7 +179,7 @@ class RowSession:
             self._visible = None
             self.join(len(fresh))
         self._waiting = total
-        self._stashes.append(Stash(range(first, len(self.counts)), fresh, pairs, committed))
+        self._stashes.append(Stash(range(first, len(self.counts)), fresh, made, committed if made is pairs else None))
 
     def _pairs_of(self, committed: Committed, longest: int) -> tuple[Tensor, ...]:
         tokens, features = committed.tokens, committed.features

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, repeated
 from specframe.neural.features import Pending, gather
@@ -23,6 +22,9 @@ from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import TextWindow
 from specframe.neural.rows import RowSession, WindowEntries
 from specframe.neural.transfer import tensor_on
+
+Carried = tuple[State, Tensor]
+"""What a session carries from pair to pair: the network's state, and the inputs of the last pairs."""
 
 
 class PairNetwork(Protocol):
@@ -92,8 +94,25 @@ class FeatureSession(RowSession):
         self.masked = network.levels > 1
         self.block = network.levels if self.masked else network.block
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
-        self.state = network.start(0)
-        self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
+        self.carry((network.start(0), like.new_zeros(0, self.asking - 1, network.width)))
+
+    def carry(self, carried: Carried | Callable[[], Carried]) -> None:
+        """Keeps this behind each row's pairs, or what a function makes once it is asked for."""
+        self.carried = carried
+
+    @property
+    def state(self) -> State:
+        """The network's state behind each row's last pair."""
+        if callable(self.carried):
+            self.carried = self.carried()
+        return self.carried[0]
+
+    @property
+    def tail(self) -> Tensor:
+        """The inputs of each row's last j - 1 pairs, [B, j - 1, D]."""
+        if callable(self.carried):
+            self.carried = self.carried()
+        return self.carried[1]
 
     def limit(self, window: TextWindow) -> None:
         """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
@@ -117,13 +136,12 @@ class FeatureSession(RowSession):
 
     def join(self, more: int) -> None:
         """Makes room for new rows."""
-        self.state = tuple(torch.cat(parts, 1) for parts in zip(self.state, self.network.start(more), strict=True))
-        self.tail = pad(self.tail, (0, 0, 0, 0, 0, more))
+        state = tuple(torch.cat(parts, 1) for parts in zip(self.state, self.network.start(more), strict=True))
+        self.carry((state, pad(self.tail, (0, 0, 0, 0, 0, more))))
 
     def leave(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self.state = tuple(part[:, rows] for part in self.state)
-        self.tail = self.tail[rows]
+        self.carry((tuple(part[:, rows] for part in self.state), self.tail[rows]))
 
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
@@ -220,8 +238,8 @@ class FeatureSession(RowSession):
             slots = torch.cat([slots, ends.expand(batch, -1)], 1)
         outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
 
-        self.tail = pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))
-        self.state = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
+        carried = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
+        self.carry((carried, pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))))
         block = self.block_of(_last(outputs[:, :length], self.asking, fresh))
         if self.masked:
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]
@@ -276,20 +294,3 @@ def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
     short = tensor_on(values.device, fresh) - max(fresh)  # [B], how much earlier a row ends
     places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
     return values[torch.arange(len(fresh), device=values.device)[:, None], places]
-
-
-class Limited(Protocol):
-    """A drafter whose drafts may see a window alone."""
-
-    name: ClassVar[str]
-    window: TextWindow | None
-
-
-def windowed(session: Any, drafter: Limited) -> Any:
-    """A drafter's new session, limited to its window where it has one. Raises CompositionError if it cannot be."""
-    if drafter.window is not None:
-        if type(session) is not FeatureSession:
-            name = drafter.name
-            raise CompositionError(f"drafter {name}: a window fits networks of one decoder layer alone; leave it out")
-        session.limit(drafter.window)
-    return session

@@ -288,6 +288,23 @@ def test_what_native_code_would_misread_is_refused() -> None:
         search(plan, torch.tensor([3]))
 
 
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "falcon"])
+def test_the_cache_has_room_for_a_prompt_longer_than_states_are_wide(method: str) -> None:
+    one, other = pair_of(method, torch.float32)
+    noise = torch.Generator().manual_seed(3)
+    for drafter in (one, other):
+        drafter.open(1, 1)
+    for count, prompt in ((8 * SIZE, True), (2, False)):
+        given = committed(one, [count], noise, prompt)
+        for drafter in (one, other):
+            drafter.commit(given)
+        root = given.tokens[:, count - 1].contiguous()
+        found = grown(one, Dynamic(depth=3, width=3, nodes=8), root, None, natively=True)
+        wanted = grown(other, Dynamic(depth=3, width=3, nodes=8), root, None, natively=False)
+        for field in FIELDS:
+            assert torch.equal(getattr(found, field), getattr(wanted, field)), field
+
+
 @pytest.mark.parametrize(
     "given, message",
     [

@@ -275,7 +275,7 @@ class GreedyVerifier(Verifier, Protocol):
 
 @runtime_checkable
 class PathVerifier(GreedyVerifier, Protocol):
-    """A greedy verifier that accepts the path of the target's tokens, whoever has walked it."""
+    """A greedy verifier that accepts the path of the target's tokens as it is given."""
 
     def take(self, tree: TokenTree, path: HostVerdict) -> Verdict:
         """The verdict of `follow`, given the path that `GreedyScores` has."""

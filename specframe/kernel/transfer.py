@@ -60,7 +60,7 @@ class TreeSource(Protocol):
 
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
-        """Where tokens, depths, ancestors, parents and valid begin: int64 [B, N], or bytes [B, N, N] and [B, N]."""
+        """The starts of tokens, depths, ancestors, parents and valid: int64 [B, N], or bytes [B, N, N] and [B, N]."""
 
     def tensor(self, name: str) -> Tensor:
         """A field of the tree, or its `depth` or `ancestors`."""

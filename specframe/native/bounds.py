@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,6 @@ from torch import Tensor, nn
 from specframe.native.blocks import TILE
 from specframe.native.build import DecoderSizes
 from specframe.native.linear import QuantizedLinear
-
-if TYPE_CHECKING:
-    from specframe.native.draft import NewPairs
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers' model types whose layers native code computes."""
@@ -69,25 +66,6 @@ def check_matrices(layers: Sequence[Mapping[str, QuantizedLinear]], shape: Decod
             found = matrices[name]
             if found.out_features != outputs or found.in_features not in inputs:
                 raise ValueError(f"{name} is [{outputs}, {inputs[0]}], not [{found.out_features}, {found.in_features}]")
-
-
-def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, entry: QuantizedLinear | None) -> None:
-    """Raises ValueError for pairs of other shapes, or in another dtype, than a network of this width reads."""
-    rows, nodes = batch - pairs.first, pairs.features[0].shape[1]
-    if not 0 <= pairs.first < batch or len(pairs.fresh) != rows or min(pairs.fresh) < 1:
-        raise ValueError("the rows with new pairs are the last, and each has one or more")
-    table = (pairs.embeddings.shape[0], width) if pairs.tokens is not None else (rows, pairs.most, width)
-    for tensor, shape in [(pairs.embeddings, table), *((part, (rows, nodes, width)) for part in pairs.features)]:
-        if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
-            raise ValueError(f"pairs are contiguous {dtype} {list(shape)}, not {tensor.dtype} {list(tensor.shape)}")
-    if len(pairs.features) > 1 and (entry is None or entry.in_features != width * len(pairs.features)):
-        raise ValueError(f"the network does not read {len(pairs.features)} features of a token")
-    kept = [range(new) for new in pairs.fresh] if pairs.kept is None else pairs.kept
-    for name, lists, end in (("nodes", kept, nodes), ("tokens", pairs.tokens, pairs.embeddings.shape[0])):
-        if lists is None:
-            continue
-        if [*map(len, lists)] != list(pairs.fresh) or not all(0 <= min(row) <= max(row) < end for row in lists):
-            raise ValueError(f"each row has as many {name} as new pairs, from 0 to {end - 1}")
 
 
 def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:

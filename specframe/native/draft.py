@@ -14,12 +14,11 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
-from specframe.native.bounds import check_pairs
 from specframe.native.build import DecoderSizes, Weight, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import Cells
-from specframe.native.trees import NativeTrees
+from specframe.native.values import NativeTrees, NewPairs, check_pairs, packed_pairs
 
 NO_WEIGHT = Weight(None, None, 0, 0, 0)
 
@@ -41,23 +40,6 @@ class DraftParts:
     block: int = 1
     norm: Tensor | None = None  # [D], the weight of a norm before the head
     feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
-
-
-@dataclass(frozen=True)
-class NewPairs:
-    """Newly committed pairs of a session's last rows."""
-
-    first: int  # rows before this one have none
-    embeddings: Tensor  # [B - first, M, D], of their tokens; or, with `tokens`, the table [V, D] of all
-    features: Sequence[Tensor]  # [B - first, N, D] each: of one kind, or of as many as the network's `entry` takes
-    fresh: Sequence[int]  # how many of the M are a row's
-    kept: Sequence[Sequence[int]] | None = None  # the N that are the pairs', `fresh` of each row; None: the first ones
-    tokens: Sequence[Sequence[int]] | None = None  # of each row
-
-    @property
-    def most(self) -> int:
-        """M, the most of a row."""
-        return max(self.fresh)
 
 
 class Sighted(Protocol):
@@ -86,14 +68,6 @@ class _Rows(Structure):
         *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
         *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states", "tail")),
         *(("shift", c_int64), ("roots", c_void_p), ("sinks", c_int64), ("recent", c_int64)),
-    )
-
-
-class _Pairs(Structure):
-    _fields_ = (
-        *(("first", c_int64), ("most", c_int64), ("fresh", c_void_p)),
-        *(("embeddings", c_void_p), ("tokens", c_void_p)),
-        *(("taps", c_int64), ("nodes", c_int64), ("features", c_void_p), ("kept", c_void_p)),
     )
 
 
@@ -169,7 +143,7 @@ class NativeDraft:
             sinks=0 if window is None else window.sinks,
             recent=max(held) if window is None else window.recent,
         )
-        new = None if pairs is None else _pairs(pairs)
+        new = None if pairs is None else packed_pairs(pairs)
         wanted = _search(search)
         trees = NativeTrees(batch, search.nodes)
         load_native().specframe_draft(
@@ -210,33 +184,6 @@ class NativeDraft:
         if block > 1 and cells is None:
             raise ValueError("new pairs are taken in in blocks behind an LSTM alone")
         check_pairs(pairs, batch, width, self._embeddings.dtype, self.parts.entry)
-
-
-def _pairs(pairs: NewPairs) -> _Pairs:
-    fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
-    features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
-    kept, tokens = _padded(pairs.kept, pairs.most), _padded(pairs.tokens, pairs.most)
-    found = _Pairs(
-        first=pairs.first,
-        most=pairs.most,
-        fresh=ctypes.addressof(fresh),
-        embeddings=pairs.embeddings.data_ptr(),
-        tokens=None if tokens is None else ctypes.addressof(tokens),
-        taps=len(pairs.features),
-        nodes=pairs.features[0].shape[1],
-        features=ctypes.addressof(features),
-        kept=None if kept is None else ctypes.addressof(kept),
-    )
-    found.arrays = fresh, features, kept, tokens  # the structure holds addresses alone
-    return found
-
-
-def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_int64] | None:
-    """The rows as native code takes them, [B, most]."""
-    if rows is None:
-        return None
-    numbers = [number for row in rows for number in (*row, *[0] * (most - len(row)))]
-    return (c_int64 * len(numbers))(*numbers)
 
 
 def slots_for(search: BeamSearch, held: Sequence[int], new: int, block: int) -> int:

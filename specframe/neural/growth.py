@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.native.draft import DraftParts, NativeDraft, NewPairs, slots_for
+from specframe.native.draft import DraftParts, NativeDraft, slots_for
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import NativeNorm
+from specframe.native.values import NewPairs
 from specframe.neural.blocks import Blocks
 from specframe.neural.features import KeptFeatures, Pending
 from specframe.neural.forward import without_gradients
@@ -149,7 +150,7 @@ class NativeSearch:
 
 
 def _in_dtype(states: Tensor, tail: Tensor, dtype: torch.dtype) -> Carried:
-    """What a session carries, given an LSTM's states [B, L, 2, D] and what it made of the last pairs, in float32."""
+    """The values that a session carries, of an LSTM's states [B, L, 2, D] and its last outputs in float32."""
     hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
     return (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
 

@@ -24,7 +24,7 @@ from specframe.neural.rows import RowSession, WindowEntries
 from specframe.neural.transfer import tensor_on
 
 Carried = tuple[State, Tensor]
-"""What a session carries from pair to pair: the network's state, and the inputs of the last pairs."""
+"""The values that a session carries from pair to pair: the network's state, and the inputs of the last pairs."""
 
 
 class PairNetwork(Protocol):

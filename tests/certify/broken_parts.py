@@ -218,6 +218,14 @@ class FollowsBlindly(Traversal):
         return Match().follow(tree, seen, gaps)
 
 
+class TakesRoot(Match):
+    """Greedily, the bonus behind a path that is given is the token after the root."""
+
+    def take(self, tree, path):
+        found = super().take(tree, path)
+        return type(found)(path=found.path, length=found.length, bonus=torch.tensor([row[0] for row in path.tokens]))
+
+
 class GreedyParent:
     """Greedily, the bonus is the target's token after the last accepted node's parent."""
 

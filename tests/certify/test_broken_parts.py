@@ -22,7 +22,7 @@ DRAWING = [
     ("AsksTooLittle", 3),
     *(pytest.param(name, depth, marks=pytest.mark.full) for name, depth in DEPTHS.items()),
 ]
-GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly", "KSeqParent", "TransportParent"]
+GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly", "TakesRoot", "KSeqParent", "TransportParent"]
 TREES = ["DrawsTheLikeliest", "RecordsTheParents"]
 OBSERVING = ["SharpensLate", "ForgetsRows"]
 

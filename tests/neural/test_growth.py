@@ -23,8 +23,8 @@ from specframe.components.trees.recording import RecordingTree, WatchedTree
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Prompts, TokenTree
-from specframe.native.bounds import check_pairs
-from specframe.native.draft import NativeDraft, NewPairs
+from specframe.native.draft import NativeDraft
+from specframe.native.values import NewPairs, check_pairs
 from specframe.neural import NeuralDrafter
 from specframe.neural.features import KeptFeatures, Stash
 from specframe.sampling.random import SeededRandom

@@ -27,9 +27,10 @@ from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.recording import WatchedTree
+from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
-from specframe.kernel.composition import greedy_of, visiting_of
+from specframe.kernel.composition import greedy_of, visiting_of, walked_of
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Observer, TreePolicy, Verifier
 from specframe.kernel.sampling import RandomSource
@@ -89,6 +90,8 @@ def _greedy_forms(verifier: Verifier) -> Iterator[tuple[str, Judge]]:
     yield "verify", verifier.verify
     if (greedy := greedy_of(verifier)) is not None:
         yield "follow", lambda tree, p, random: greedy.follow(tree, p.argmax(-1))
+    if (walked := walked_of(verifier)) is not None:
+        yield "take", lambda tree, p, random: walked.take(tree, Match().follow(tree, p.argmax(-1)).to_host(tree))
     if (visiting := visiting_of(verifier)) is not None:
         yield "verify_on_demand", _asking(visiting.verify_on_demand)
 

@@ -1,0 +1,136 @@
+"""Values that a native draft takes and gives: the pairs of a commit, and trees that become tensors once asked for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import Structure, c_bool, c_int64, c_void_p
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.transfer import Columns
+from specframe.native.linear import QuantizedLinear
+
+
+@dataclass(frozen=True)
+class NewPairs:
+    """Newly committed pairs of a session's last rows."""
+
+    first: int  # rows before this one have none
+    embeddings: Tensor  # [B - first, M, D], of their tokens; or, with `tokens`, the table [V, D] of all
+    features: Sequence[Tensor]  # [B - first, N, D] each: of one kind, or of as many as the network's `entry` takes
+    fresh: Sequence[int]  # how many of the M are a row's
+    kept: Sequence[Sequence[int]] | None = None  # the N that are the pairs', `fresh` of each row; None: the first ones
+    tokens: Sequence[Sequence[int]] | None = None  # of each row
+
+    @property
+    def most(self) -> int:
+        """M, the most of a row."""
+        return max(self.fresh)
+
+
+class _Pairs(Structure):
+    _fields_ = (
+        *(("first", c_int64), ("most", c_int64), ("fresh", c_void_p)),
+        *(("embeddings", c_void_p), ("tokens", c_void_p)),
+        *(("taps", c_int64), ("nodes", c_int64), ("features", c_void_p), ("kept", c_void_p)),
+    )
+
+
+def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, entry: QuantizedLinear | None) -> None:
+    """Raises ValueError for pairs of other shapes, or in another dtype, than a network of this width reads."""
+    rows, nodes = batch - pairs.first, pairs.features[0].shape[1]
+    if not 0 <= pairs.first < batch or len(pairs.fresh) != rows or min(pairs.fresh) < 1:
+        raise ValueError("the rows with new pairs are the last, and each has one or more")
+    table = (pairs.embeddings.shape[0], width) if pairs.tokens is not None else (rows, pairs.most, width)
+    for tensor, shape in [(pairs.embeddings, table), *((part, (rows, nodes, width)) for part in pairs.features)]:
+        if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+            raise ValueError(f"pairs are contiguous {dtype} {list(shape)}, not {tensor.dtype} {list(tensor.shape)}")
+    if len(pairs.features) > 1 and (entry is None or entry.in_features != width * len(pairs.features)):
+        raise ValueError(f"the network does not read {len(pairs.features)} features of a token")
+    kept = [range(new) for new in pairs.fresh] if pairs.kept is None else pairs.kept
+    for name, lists, end in (("nodes", kept, nodes), ("tokens", pairs.tokens, pairs.embeddings.shape[0])):
+        if lists is None:
+            continue
+        if [*map(len, lists)] != list(pairs.fresh) or not all(0 <= min(row) <= max(row) < end for row in lists):
+            raise ValueError(f"each row has as many {name} as new pairs, from 0 to {end - 1}")
+
+
+def packed_pairs(pairs: NewPairs) -> _Pairs:
+    """The pairs as native code takes them."""
+    fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
+    features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
+    kept, tokens = _padded(pairs.kept, pairs.most), _padded(pairs.tokens, pairs.most)
+    found = _Pairs(
+        first=pairs.first,
+        most=pairs.most,
+        fresh=ctypes.addressof(fresh),
+        embeddings=pairs.embeddings.data_ptr(),
+        tokens=None if tokens is None else ctypes.addressof(tokens),
+        taps=len(pairs.features),
+        nodes=pairs.features[0].shape[1],
+        features=ctypes.addressof(features),
+        kept=None if kept is None else ctypes.addressof(kept),
+    )
+    found.arrays = fresh, features, kept, tokens  # the structure holds addresses alone
+    return found
+
+
+def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_int64] | None:
+    """The rows as native code takes them, [B, most]."""
+    if rows is None:
+        return None
+    numbers = [number for row in rows for number in (*row, *[0] * (most - len(row)))]
+    return (c_int64 * len(numbers))(*numbers)
+
+
+class _Trees(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("tokens", "parents", "depths", "valid", "ancestors")),
+        *((name, c_int64) for name in ("nodes", "levels", "passes")),
+    )
+
+
+class NativeTrees:
+    """The trees of a draft, as native code wrote them: a `TreeSource`."""
+
+    def __init__(self, rows: int, most: int) -> None:
+        """Room for the trees of so many rows, of at most so many nodes each."""
+        self._rows, self._room = rows, rows * most
+        self._numbers = (c_int64 * (3 * self._room))()  # tokens, parents and depths, [B, N] each
+        self._marks = (c_bool * ((1 + most) * self._room))()  # valid, [B, N], and ancestors, [B, N, N]
+        numbers, marks = ctypes.addressof(self._numbers), ctypes.addressof(self._marks)
+        self.record = _Trees(*(numbers + 8 * self._room * part for part in range(3)), marks, marks + self._room)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and nodes."""
+        return self._rows, self.record.nodes
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """The starts of tokens, depths, ancestors, parents and valid."""
+        record = self.record
+        return record.tokens, record.depths, record.ancestors, record.parents, record.valid
+
+    def tensor(self, name: str) -> Tensor:
+        """A field; it shares the storage."""
+        rows, nodes = self.shape
+        if name == "draw":
+            return torch.zeros(rows, nodes, dtype=torch.int64)
+        if name in ("valid", "ancestors"):
+            shape, start = ((rows, nodes), 0) if name == "valid" else ((rows, nodes, nodes), self._room)
+            return torch.frombuffer(self._marks, dtype=torch.bool, count=prod(shape), offset=start).view(shape)
+        start = 8 * self._room * ("tokens", "parent", "depth").index(name)
+        return torch.frombuffer(self._numbers, dtype=torch.int64, count=rows * nodes, offset=start).view(rows, nodes)
+
+    def columns(self) -> Columns:
+        """Valid, parents and tokens of each row."""
+        rows, nodes = self.shape
+        spans = [slice(row * nodes, (row + 1) * nodes) for row in range(rows)]
+        parents = [slice(self._room + span.start, self._room + span.stop) for span in spans]
+        valid = [self._marks[span] for span in spans]
+        return valid, [self._numbers[span] for span in parents], [self._numbers[span] for span in spans]

@@ -105,6 +105,28 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
     assert scores.path.tokens == followed.tokens
 
 
+@pytest.mark.parametrize(
+    "token, parent, change, message",
+    [
+        (VOCABULARY, [-1, 0], {}, "tokens beyond the vocabulary"),
+        (-1, [-1, 0], {}, "tokens beyond the vocabulary"),
+        (3, [-1, 0], {"depth": torch.tensor([[0, 2]])}, "depths beyond its nodes"),
+        (3, [-1, 0], {"depth": torch.tensor([[0, 1, 2]])}, r"are int64 \[1, 2\]"),
+        (3, [-1, 0], {"ancestors": torch.ones(1, 2, 3, dtype=torch.bool)}, "what nodes see"),
+    ],
+)
+def test_a_tree_that_native_code_would_misread_is_refused(native, token, parent, change, message):
+    target = native()
+    target.open(1, 20)
+    tree, scores = target.admit(batch(PROMPTS[:1]))
+    target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(1, dtype=torch.int64), scores.logits[:, 0].argmax(-1)))
+    tokens = torch.tensor([[1, token]])
+    drafted = TokenTree(tokens, torch.tensor([parent]), torch.ones(1, 2, dtype=torch.bool), tokens * 0, levels=1)
+    vars(drafted).update(change)
+    with pytest.raises(ValueError, match=message):
+        target.choose(drafted)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "drafter", ["none", "suffix", {"use": "self", "exit": 1}, {"use": "recycling", "nodes": 6}], ids=str

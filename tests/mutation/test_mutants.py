@@ -32,7 +32,7 @@ def test_every_file_and_test_that_is_named_is_there():
 
 
 def test_the_first_place_that_fits_gives_a_files_tests():
-    assert run._tests_of("specframe/native/topk.py") == ["tests/native/test_likely.py"]
+    assert run._tests_of("specframe/native/values.py") == ["tests/neural/test_growth.py"]
     assert run._tests_of("specframe/native/linear.py") == run.NATIVE
     assert run._tests_of("specframe/components/drafters/lookup.py") == []
 

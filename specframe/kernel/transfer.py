@@ -28,7 +28,7 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 def integers_like(tensor: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
     """The rows, which are as long as each other, in the dtype int64 of a tensor and on its device: [B, N].
 
-    On a CPU they are copied as bytes, which takes a third of the time when nothing is in the caches.
+    On a CPU they are copied as bytes, which takes less time when nothing is in the caches.
     """
     if not tensor.is_cpu:
         return numbers_like(tensor, rows)

@@ -109,7 +109,7 @@ class NativeSearch:
             dtype, rest, carried = new.embeddings.dtype, outputs[known:], session.carried
             if states is not None and tail is not None:
                 carried = cache(partial(_in_dtype, states, tail, dtype))
-                session.carry(carried)
+                session.carried = carried
                 self._kept = carried, states, tail
 
             def settled() -> Blocks:

@@ -94,11 +94,9 @@ class FeatureSession(RowSession):
         self.masked = network.levels > 1
         self.block = network.levels if self.masked else network.block
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
-        self.carry((network.start(0), like.new_zeros(0, self.asking - 1, network.width)))
-
-    def carry(self, carried: Carried | Callable[[], Carried]) -> None:
-        """Keeps this behind each row's pairs, or what a function makes once it is asked for."""
-        self.carried = carried
+        none = network.start(0), like.new_zeros(0, self.asking - 1, network.width)
+        self.carried: Carried | Callable[[], Carried] = none
+        """The state and inputs behind each row's pairs, or a function that makes them once they are asked for."""
 
     @property
     def state(self) -> State:
@@ -137,11 +135,11 @@ class FeatureSession(RowSession):
     def join(self, more: int) -> None:
         """Makes room for new rows."""
         state = tuple(torch.cat(parts, 1) for parts in zip(self.state, self.network.start(more), strict=True))
-        self.carry((state, pad(self.tail, (0, 0, 0, 0, 0, more))))
+        self.carried = state, pad(self.tail, (0, 0, 0, 0, 0, more))
 
     def leave(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self.carry((tuple(part[:, rows] for part in self.state), self.tail[rows]))
+        self.carried = tuple(part[:, rows] for part in self.state), self.tail[rows]
 
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
@@ -239,7 +237,7 @@ class FeatureSession(RowSession):
         outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
 
         carried = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
-        self.carry((carried, pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))))
+        self.carried = carried, pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))
         block = self.block_of(_last(outputs[:, :length], self.asking, fresh))
         if self.masked:
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]

@@ -98,8 +98,10 @@ class Sharing:
     @property
     def table(self) -> Tensor | None:
         """The table of the token embeddings, [V, D]; None where they are something else than its rows."""
-        plain = type(self._embedding) is nn.Embedding and self._embedding.max_norm is None
-        return self._embedding.weight.detach() if plain and self._scale is unchanged else None  # type: ignore[operator]
+        embedding = self._embedding
+        if type(embedding) is not nn.Embedding or embedding.max_norm is not None or self._scale is not unchanged:
+            return None
+        return embedding.weight.detach()
 
     def head(self, features: Tensor) -> Tensor:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""

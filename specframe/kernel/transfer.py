@@ -67,3 +67,73 @@ class TreeSource(Protocol):
 
     def columns(self) -> Columns:
         """Valid, parent and tokens of each row."""
+
+
+class HostTrees:
+    """Trees of `top` nodes that were grown on the host: a `TreeSource`. Shorter rows end in invalid nodes.
+
+    Args:
+        like: an int64 tensor on a CPU; the trees' tensors are on it, too.
+        tokens: those of each row's nodes, the root's first.
+        parents: of each node; -1 of the root.
+        depths: of each node.
+    """
+
+    def __init__(
+        self,
+        like: Tensor,
+        tokens: Sequence[Sequence[int]],
+        parents: Sequence[Sequence[int]],
+        depths: Sequence[Sequence[int]],
+    ) -> None:
+        width = max(map(len, tokens), default=1)
+        self.shape = len(tokens), width
+        self._like = like
+        self._columns = [_padded(rows, width, rest) for rows, rest in ((tokens, 0), (parents, 0), (depths, 1))]
+        valid = b"".join(bytes([1]) * len(row) + bytes(width - len(row)) for row in tokens)
+        self._numbers = array("q", chain.from_iterable(chain.from_iterable(self._columns)))
+        self._marks = array("B", valid + seen_from(self._columns[1]))
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """The starts of tokens, depths, ancestors, parents and valid."""
+        count = self.shape[0] * self.shape[1]
+        numbers, marks = self._numbers.buffer_info()[0], self._marks.buffer_info()[0]
+        return numbers, numbers + 16 * count, marks + count, numbers + 8 * count, marks
+
+    def tensor(self, name: str) -> Tensor:
+        """A field, as a copy."""
+        if name == "draw":
+            return self._like.new_zeros(self.shape)
+        tokens, depths, ancestors, parents, valid = self.addresses
+        if name in ("valid", "ancestors"):
+            marks = self._like.new_zeros(self.shape if name == "valid" else (*self.shape, self.shape[1])).bool()
+            memmove(marks.data_ptr(), valid if name == "valid" else ancestors, marks.numel())
+            return marks
+        numbers = self._like.new_empty(self.shape)
+        memmove(numbers.data_ptr(), {"tokens": tokens, "parent": parents, "depth": depths}[name], 8 * numbers.numel())
+        return numbers
+
+    def columns(self) -> Columns:
+        """Valid, parents and tokens of each row."""
+        width = self.shape[1]
+        valid = [[*map(bool, self._marks[row * width : (row + 1) * width])] for row in range(self.shape[0])]
+        return valid, self._columns[1], self._columns[0]
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, rest: int) -> list[list[int]]:
+    return [[*row, *[rest] * (width - len(row))] for row in rows]
+
+
+def seen_from(parents: Sequence[Sequence[int]]) -> bytearray:
+    """The nodes that each node sees, itself and those above it, of rows of parents [B, N]: bytes [B, N, N]."""
+    if not parents:
+        return bytearray()
+    count = len(parents[0])
+    seen = bytearray(len(parents) * count * count)
+    for first, row in zip(range(0, len(seen), count * count), parents, strict=True):
+        for node, above in enumerate(row):
+            own, up = first + node * count, first + max(above, 0) * count
+            seen[own : own + count] = seen[up : up + count]
+            seen[own + node] = 1
+    return seen

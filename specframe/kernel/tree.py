@@ -9,7 +9,7 @@ from functools import cached_property
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from specframe.kernel.transfer import numbers_like
+from specframe.kernel.transfer import HostTrees, numbers_like, seen_from
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,6 +131,9 @@ class TokenTree:
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
+        if root.is_cpu:
+            roots = [[token] for token in root.tolist()]
+            return cls.of(HostTrees(root, roots, [[-1]] * len(roots), [[0]] * len(roots)), levels=0)
         tokens = root[:, None]
         none, top = tokens.new_full(tokens.shape, -1), tokens.new_zeros(tokens.shape)
         return cls(tokens, none, valid=none.bool(), draw=top, levels=0)
@@ -156,13 +159,7 @@ def ancestors_on_host(parent: Tensor) -> Tensor:
     """The same for parents [B, N], at least one row, on the host: it is done before a kernel would have begun."""
     batch, count = parent.shape
     found = parent.new_zeros(batch, count, count).bool()
-    seen = bytearray(batch * count * count)
-    for first, parents in zip(range(0, len(seen), count * count), parent.tolist(), strict=True):
-        for node, above in enumerate(parents):
-            own, up = first + node * count, first + max(above, 0) * count
-            seen[own : own + count] = seen[up : up + count]
-            seen[own + node] = True
-    found.numpy().data.cast("B")[:] = seen
+    found.numpy().data.cast("B")[:] = seen_from(parent.tolist())
     return found
 
 

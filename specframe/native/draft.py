@@ -103,6 +103,7 @@ class NativeDraft:
             support=None if self._support is None else self._support.data_ptr(),
             halves=self._embeddings.dtype == torch.bfloat16,
         )
+        self._wanted: tuple[BeamSearch, _Search] | None = None  # the last search, most often the next one, too
 
     def grow(
         self,
@@ -144,13 +145,14 @@ class NativeDraft:
             recent=max(held) if window is None else window.recent,
         )
         new = None if pairs is None else packed_pairs(pairs)
-        wanted = _search(search)
+        if self._wanted is None or self._wanted[0] is not search:
+            self._wanted = search, _search(search)
         trees = NativeTrees(batch, search.nodes)
         load_native().specframe_draft(
             ctypes.byref(self._network),
             ctypes.byref(rows),
             None if new is None else ctypes.byref(new),
-            ctypes.byref(wanted),
+            ctypes.byref(self._wanted[1]),
             ctypes.byref(trees.record),
         )
         del numbers

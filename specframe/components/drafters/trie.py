@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from specframe.kernel.costs import Costs
-from specframe.kernel.transfer import numbers_like
+from specframe.kernel.transfer import HostTrees, numbers_like
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -80,12 +80,17 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
 
     With costs, it has the nodes of each trie that are worth scoring.
     """
-    if costs is not None:
+    width = max(map(len, tries), default=1)
+    if costs is not None and width > 1:
         counts = costs.counts([[trie.chances[node] for node in trie.ranked()] for trie in tries])
         tries = [trie.best(count) for trie, count in zip(tries, counts, strict=True)]
-    width = max(map(len, tries), default=1)
-    if width == 1:
+        width = max(map(len, tries))
+    if not tries or (width == 1 and not root.is_cpu):
         return TokenTree.root_only(root)
+    levels = max(depth for trie in tries for depth in trie.depths)
+    if root.is_cpu:
+        columns = zip(*((trie.tokens, trie.parents, trie.depths) for trie in tries), strict=True)
+        return TokenTree.of(HostTrees(root, *columns), levels)
     rows = numbers_like(
         root,
         [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries],
@@ -96,5 +101,5 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
         parent=parent,
         valid=valid.bool(),
         draw=tokens.new_full(tokens.shape, Draw.TOP),
-        levels=max(depth for trie in tries for depth in trie.depths),
+        levels=levels,
     )

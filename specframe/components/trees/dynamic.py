@@ -76,6 +76,7 @@ class Dynamic:
         self.budget = min(nodes, self.width + (depth - 1) * self.width**2)
         self.nodes = self.budget + 1
         self.promise = Promise(frozenset({Draw.TOP}), self.nodes, depth)
+        self._planned: BeamSearch | None = None  # for the costs of the last cycle, most often those of the next
 
     def smaller(self) -> Dynamic:
         """The same policy with two levels, two children a node and four drafted nodes at most."""
@@ -100,10 +101,12 @@ class Dynamic:
 
     def plan(self, costs: Costs | None = None) -> BeamSearch:
         """The search as data."""
-        powers = None
-        if self.calibration is not None:
-            powers = tuple(map(self.calibration.power, range(self.depth)))
-        return BeamSearch(self.depth, self.width, self.nodes, self.gain, powers, costs)
+        if self._planned is None or self._planned.costs is not costs:
+            powers = None
+            if self.calibration is not None:
+                powers = tuple(map(self.calibration.power, range(self.depth)))
+            self._planned = BeamSearch(self.depth, self.width, self.nodes, self.gain, powers, costs)
+        return self._planned
 
     def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
         """Grows the tree of `search`, or as much of it as pays.

@@ -205,42 +205,59 @@ struct Codes {
 
 #ifdef VNNI
 
-template <int BITS, int R>
+// R rows' products with T tiles that stand one behind the other; tile t has the outputs from t MANY on. The activations of a
+// block are read once for all its tiles: with several rows, reading them takes longer than multiplying.
+template <int BITS, int R, int T = 1>
 inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                           float (*out)[TILE]) {
-  __m512 sums[R];
-  for (int r = 0; r < R; ++r) sums[r] = _mm512_setzero_ps();
+  __m512 sums[T][R];
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r) sums[t][r] = _mm512_setzero_ps();
   const __m512i nibble = _mm512_set1_epi8(15);
+  const int64_t bytes = blocks * block_bytes(BITS), wide = x.inputs / BLOCK;
+  const auto floats = [](const uint8_t* at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  };
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    ahead.fetch(block_bytes(BITS));
-    __m512i codes[8];
-    [[maybe_unused]] __m512 low;
-    const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
-    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind)));
-    if constexpr (BITS == 4) {
-      for (int j = 0; j < 4; ++j) {
-        const __m512i pair = _mm512_loadu_si512(data + 64 * j);
-        codes[j] = _mm512_and_si512(pair, nibble);
-        codes[j + 4] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), nibble);
+    ahead.fetch(T * block_bytes(BITS));
+    const int8_t* values = x.code.get() + row * x.inputs + BLOCK * block;
+    const int64_t at = row * wide + block;
+    __m512i products[T][R];
+    for (int r = 0; r < R; ++r)
+      for (int t = 0; t < T; ++t)
+        products[t][r] = BITS == 4 ? _mm512_setzero_si512() : _mm512_set1_epi32(x.shift[at + r * wide]);
+    const auto add = [&](const __m512i(&codes)[T], int j) {
+      for (int r = 0; r < R; ++r) {
+        const __m512i quad = _mm512_set1_epi32(reinterpret_cast<const Word*>(values + r * x.inputs)[j]);
+        for (int t = 0; t < T; ++t) products[t][r] = _mm512_dpbusd_epi32(products[t][r], codes[t], quad);
       }
-      low = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind + 2 * TILE)));
-    } else {
-      for (int j = 0; j < 8; ++j) codes[j] = _mm512_loadu_si512(data + 64 * j);
+    };
+    for (int j = 0; j < BITS; ++j) {
+      __m512i codes[T], upper[T];
+      for (int t = 0; t < T; ++t) {
+        codes[t] = _mm512_loadu_si512(data + t * bytes + 64 * j);
+        if constexpr (BITS == 4) {
+          upper[t] = _mm512_and_si512(_mm512_srli_epi16(codes[t], 4), nibble);
+          codes[t] = _mm512_and_si512(codes[t], nibble);
+        }
+      }
+      add(codes, j);
+      if constexpr (BITS == 4) add(upper, j + 4);
     }
-    for (int r = 0; r < R; ++r) {
-      const Word* quads = reinterpret_cast<const Word*>(x.code.get() + (row + r) * x.inputs + BLOCK * block);
-      const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
-      __m512i even = BITS == 4 ? _mm512_setzero_si512() : _mm512_set1_epi32(x.shift[at]), odd = _mm512_setzero_si512();
-      for (int j = 0; j < 8; j += 2) {
-        even = _mm512_dpbusd_epi32(even, codes[j], _mm512_set1_epi32(quads[j]));
-        odd = _mm512_dpbusd_epi32(odd, codes[j + 1], _mm512_set1_epi32(quads[j + 1]));
+    for (int t = 0; t < T; ++t) {
+      const uint8_t* behind = data + t * bytes + TILE * BLOCK * BITS / 8;
+      const __m512 scale = floats(behind);
+      [[maybe_unused]] __m512 low;
+      if constexpr (BITS == 4) low = floats(behind + 2 * TILE);
+      for (int r = 0; r < R; ++r) {
+        const __m512 share = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale[at + r * wide]));
+        sums[t][r] = _mm512_fmadd_ps(share, _mm512_cvtepi32_ps(products[t][r]), sums[t][r]);
+        if constexpr (BITS == 4) sums[t][r] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.total[at + r * wide]), sums[t][r]);
       }
-      const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-      sums[r] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x.scale[at])), product, sums[r]);
-      if constexpr (BITS == 4) sums[r] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.total[at]), sums[r]);
     }
   }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], sums[r]);
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[t * MANY + r], sums[t][r]);
 }
 
 #elif defined(MADD)
@@ -352,22 +369,33 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
 
 constexpr int64_t TOGETHER = 12;  // rows whose sums fit into the registers; they read a weight once
 
-// R rows' products with a tile of bfloat16: 16 pairs of inputs a block, of 16 outputs each.
-template <int R>
+// R rows' products with T tiles of bfloat16 (see multiply_tile): 16 pairs of inputs a block, of 16 outputs each.
+template <int R, int T = 1>
 inline void multiply_tile_halves(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                                  float (*out)[TILE]) {
   const Half* values = x.half.get() + row * x.inputs;
-  __m512 first[R] = {}, second[R] = {};  // two sums a row: a product takes several cycles
+  const int64_t bytes = blocks * block_bytes(16);
+  __m512 first[T][R], second[T][R];  // two sums a row: a product takes several cycles
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r) first[t][r] = second[t][r] = _mm512_setzero_ps();
   for (int64_t k = 0; k < blocks * BLOCK; k += 4, data += 8 * TILE) {
-    ahead.fetch(8 * TILE);
-    const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 4 * TILE);
+    ahead.fetch(8 * T * TILE);
+    __m512bh a[T], b[T];
+    for (int t = 0; t < T; ++t) {
+      a[t] = (__m512bh)_mm512_loadu_si512(data + t * bytes);
+      b[t] = (__m512bh)_mm512_loadu_si512(data + t * bytes + 4 * TILE);
+    }
     for (int r = 0; r < R; ++r) {
       const Word* pairs = reinterpret_cast<const Word*>(values + r * x.inputs + k);
-      first[r] = _mm512_dpbf16_ps(first[r], a, (__m512bh)_mm512_set1_epi32(pairs[0]));
-      second[r] = _mm512_dpbf16_ps(second[r], b, (__m512bh)_mm512_set1_epi32(pairs[1]));
+      const __m512bh p = (__m512bh)_mm512_set1_epi32(pairs[0]), q = (__m512bh)_mm512_set1_epi32(pairs[1]);
+      for (int t = 0; t < T; ++t) {
+        first[t][r] = _mm512_dpbf16_ps(first[t][r], a[t], p);
+        second[t][r] = _mm512_dpbf16_ps(second[t][r], b[t], q);
+      }
     }
   }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], _mm512_add_ps(first[r], second[r]));
+  for (int t = 0; t < T; ++t)
+    for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[t * MANY + r], _mm512_add_ps(first[t][r], second[t][r]));
 }
 
 #else
@@ -475,6 +503,28 @@ constexpr Product CODES[] = {multiply_tile<BITS, 1>, multiply_tile<BITS, 2>, mul
 #endif
 };
 
-constexpr int64_t GROUP = sizeof(CODES<8>) / sizeof(Product);  // rows whose sums fit into the registers, next to a block's codes
+constexpr int64_t GROUP = sizeof(CODES<8>) / sizeof(Product);  // rows whose sums fit into the registers
+
+// The same with two tiles, of few rows each.
+constexpr int64_t GROUP_OF_TWO = 6;
+
+// The products of so many rows with two tiles of so many bits; null where it takes less time to multiply one after the
+// other: in 8 and 16 bits until the products take longer than reading the weights.
+inline Product with_two(int64_t bits, [[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t count) {
+#ifdef VNNI
+  static constexpr Product FOUR[] = {multiply_tile<4, 1, 2>, multiply_tile<4, 2, 2>, multiply_tile<4, 3, 2>,
+                                     multiply_tile<4, 4, 2>, multiply_tile<4, 5, 2>, multiply_tile<4, 6, 2>};
+  static constexpr Product EIGHT[] = {multiply_tile<8, 1, 2>, multiply_tile<8, 2, 2>, multiply_tile<8, 3, 2>,
+                                      multiply_tile<8, 4, 2>, multiply_tile<8, 5, 2>, multiply_tile<8, 6, 2>};
+  if (bits == 4 && rows > 1) return FOUR[count - 1];
+  if (bits == 8 && rows > 6) return EIGHT[count - 1];
+#endif
+#ifdef PAIRS
+  static constexpr Product SIXTEEN[] = {multiply_tile_halves<1, 2>, multiply_tile_halves<2, 2>, multiply_tile_halves<3, 2>,
+                                        multiply_tile_halves<4, 2>, multiply_tile_halves<5, 2>, multiply_tile_halves<6, 2>};
+  if (bits == 16 && rows > 15) return SIXTEEN[count - 1];
+#endif
+  return nullptr;
+}
 
 }  // namespace

@@ -134,29 +134,36 @@ void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& 
 #else
   const bool registers = false;
 #endif
-  const int64_t most = w.bits == 32 ? TOGETHER_SINGLES : w.bits < 16 ? GROUP : registers ? MANY : TOGETHER;
-  const int64_t group = registers ? MANY : equal_share(rows, most), turns = (rows + group - 1) / group;
+  const int64_t both = !registers && tiles >= 4 * worker.threads && with_two(w.bits, rows, 1) ? 2 : 1;  // tiles at once
+  const int64_t parts = (tiles + both - 1) / both;
+  const int64_t alone = w.bits == 32 ? TOGETHER_SINGLES : w.bits == 16 ? TOGETHER : GROUP;
+  const int64_t group = registers ? MANY : equal_share(rows, both > 1 ? GROUP_OF_TWO : alone), turns = (rows + group - 1) / group;
   int64_t configured = 0;
-  const int64_t last = tiles * (worker.id + 1) / worker.threads - 1;  // of this thread
-  worker.share(tiles, [&](int64_t tile) {
-    const uint8_t* data = w.data + tile * w.tile_bytes();
-    const uint8_t* following = tile < last ? data + w.tile_bytes() : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
-    const int64_t start = tile * TILE, width = std::min(TILE, w.outputs - start);
+  const int64_t last = parts * (worker.id + 1) / worker.threads - 1;  // of this thread
+  worker.share(parts, [&](int64_t part) {
+    const int64_t first = part * both, here = std::min(both, tiles - first), bytes = here * w.tile_bytes();
+    const uint8_t* data = w.data + first * w.tile_bytes();
+    const uint8_t* following = part < last ? data + bytes : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
     for (int64_t turn = 0; turn < turns; ++turn) {
       const int64_t row = turn * group, count = std::min(group, rows - row);
-      const Ahead ahead = Ahead{following}.of(turn, turns, w.tile_bytes());
-      alignas(64) float found[MANY][TILE];
+      const Ahead ahead = Ahead{following}.of(turn, turns, bytes);
+      alignas(64) float found[2 * MANY][TILE];
 #ifdef AMX
       if (registers && count != configured) configure(configured = count);
 #endif
-      if (w.bits == 32) SINGLES[count - 1](data, ahead, blocks, x, row, found);
+      if (here > 1) with_two(w.bits, rows, count)(data, ahead, blocks, x, row, found);
+      else if (w.bits == 32) SINGLES[count - 1](data, ahead, blocks, x, row, found);
       else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, count, registers, found);
       else (w.bits == 4 ? CODES<4> : CODES<8>)[count - 1](data, ahead, blocks, x, row, found);
-      for (int64_t r = 0; r < count; ++r) {
-        float* to = out + (row + r) * stride + start;
-        for (int64_t i = 0; i < width; ++i) {
-          const float value = w.bias ? found[r][i] + w.bias[start + i] : found[r][i];
-          to[i] = add ? to[i] + value : value;
+      for (int64_t tile = 0; tile < here; ++tile) {
+        const int64_t start = (first + tile) * TILE, width = std::min(TILE, w.outputs - start);
+        for (int64_t r = 0; r < count; ++r) {
+          const float* from = found[tile * MANY + r];
+          float* to = out + (row + r) * stride + start;
+          for (int64_t i = 0; i < width; ++i) {
+            const float value = w.bias ? from[i] + w.bias[start + i] : from[i];
+            to[i] = add ? to[i] + value : value;
+          }
         }
       }
     }

@@ -83,7 +83,7 @@ def test_the_product_is_that_of_the_unpacked_weights(bits, shape):
 
 
 def rounded(bits):
-    weight = torch.randn(80, 96)
+    weight = torch.randn(133, 96)  # of nine tiles: two are multiplied at once, and the last one stands alone
     floats = {16: torch.bfloat16, 32: torch.float32}
     return QuantizedLinear(Floats(weight.to(floats[bits])) if bits in floats else round_to_blocks(weight, bits))
 

@@ -85,7 +85,9 @@ smollm2_more_answers = EmbeddedTexts(
     "smollm2-135m-more-answers", "2,786 more answers of SmolLM2, for later stages of training"
 )
 qwen_eagle3 = drafter("qwen2.5-coder-0.5b", "eagle3", "EAGLE-3's drafter for Qwen2.5-Coder-0.5B-Instruct, in 4 bits")
-qwen_tokens = drafter("qwen2.5-coder-0.5b", "draft-vocabulary", "the 8,192 tokens that Qwen2.5-Coder writes most often")
+qwen_tokens = drafter(
+    "qwen2.5-coder-0.5b", "draft-vocabulary", "the 16,384 tokens that Qwen2.5-Coder writes most often"
+)
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
 state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled from talk-7m")
 state_eagle = drafter("state-5m", "eagle", "EAGLE's drafter for state-5m, with a narrower MLP")

@@ -201,12 +201,14 @@ def _scores(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
 
 
 def _search(search: BeamSearch) -> _Search:
-    costs = search.costs
+    costs, powers, scores = search.costs, None, None
     wanted = _Search(search.depth, search.width, search.nodes, search.gain)
     if search.powers is not None:
-        wanted.powers = ctypes.addressof(powers := (c_double * search.depth)(*search.powers))
-        wanted.kept = powers  # the structure holds an address alone
+        powers = (c_double * search.depth)(*search.powers)
+        wanted.powers = ctypes.addressof(powers)
     if costs is not None:
-        wanted.scores = ctypes.addressof(_scores(costs, search.nodes))
+        scores = _scores(costs, search.nodes)
+        wanted.scores = ctypes.addressof(scores)
         wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.pause is not None
+    wanted.arrays = powers, scores  # the structure holds addresses alone
     return wanted

@@ -505,8 +505,7 @@ constexpr Product CODES[] = {multiply_tile<BITS, 1>, multiply_tile<BITS, 2>, mul
 
 constexpr int64_t GROUP = sizeof(CODES<8>) / sizeof(Product);  // rows whose sums fit into the registers
 
-// The same with two tiles, of few rows each.
-constexpr int64_t GROUP_OF_TWO = 6;
+constexpr int64_t GROUP_OF_TWO = 6;  // rows at once with two tiles
 
 // The products of so many rows with two tiles of so many bits; null where it takes less time to multiply one after the
 // other: in 8 and 16 bits until the products take longer than reading the weights.

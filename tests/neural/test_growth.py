@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_double
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -23,6 +24,7 @@ from specframe.components.trees.recording import RecordingTree, WatchedTree
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Prompts, TokenTree
+from specframe.native import draft
 from specframe.native.draft import NativeDraft
 from specframe.native.values import NewPairs, check_pairs
 from specframe.neural import NeuralDrafter
@@ -327,3 +329,12 @@ def test_pairs_that_native_code_would_misread_are_refused(given: dict[str, Any],
     check_pairs(NewPairs(0, **fitting, kept=[[0, 1, 6]]), 1, SIZE, torch.float32, None)
     with pytest.raises(ValueError, match=message):
         check_pairs(NewPairs(0, **(fitting | given)), 1, SIZE, torch.float32, None)
+
+
+def test_a_search_that_is_used_again_keeps_the_costs_that_native_code_reads() -> None:
+    kept = draft._search(Dynamic(depth=2, width=2, nodes=4).plan(COSTS))
+    wanted = [0.0, *(COSTS.score(count) for count in range(1, 7))]
+    draft._scores.cache_clear()
+    others = [(c_double * len(wanted))() for _ in range(1000)]  # one of them takes the place of what was freed
+    assert [*(c_double * len(wanted)).from_address(kept.scores)] == wanted
+    assert len(others) == 1000

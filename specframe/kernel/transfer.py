@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from ctypes import memmove
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +48,7 @@ def numbers_like(tensor: Tensor, values: Any) -> Tensor:
 
 
 Columns = tuple[list[list[bool]], list[list[int]], list[list[int]]]
+Number = TypeVar("Number", bound=int)
 
 
 @runtime_checkable
@@ -76,7 +77,7 @@ class HostTrees:
         like: an int64 tensor on a CPU; the trees' tensors are on it, too.
         tokens: those of each row's nodes, the root's first.
         parents: of each node; -1 of the root.
-        depths: of each node.
+        valid: of each node; none: all are.
     """
 
     def __init__(
@@ -84,15 +85,17 @@ class HostTrees:
         like: Tensor,
         tokens: Sequence[Sequence[int]],
         parents: Sequence[Sequence[int]],
-        depths: Sequence[Sequence[int]],
+        valid: Sequence[Sequence[bool]] | None = None,
     ) -> None:
         width = max(map(len, tokens), default=1)
         self.shape = len(tokens), width
-        self._like = like
-        self._columns = [_padded(rows, width, rest) for rows, rest in ((tokens, 0), (parents, 0), (depths, 1))]
-        valid = b"".join(bytes([1]) * len(row) + bytes(width - len(row)) for row in tokens)
-        self._numbers = array("q", chain.from_iterable(chain.from_iterable(self._columns)))
-        self._marks = array("B", valid + seen_from(self._columns[1]))
+        self.like = like
+        real = [[True] * len(row) for row in tokens] if valid is None else valid
+        self._columns = _padded(real, width, False), _padded(parents, width, 0), _padded(tokens, width, 0)
+        valid, parents, tokens = self._columns
+        numbers = tokens, parents, [*map(depths_from, parents)]
+        self._numbers = array("q", chain.from_iterable(chain.from_iterable(numbers)))
+        self._marks = array("B", bytes(chain.from_iterable(valid)) + seen_from(parents))
 
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
@@ -104,25 +107,36 @@ class HostTrees:
     def tensor(self, name: str) -> Tensor:
         """A field, as a copy."""
         if name == "draw":
-            return self._like.new_zeros(self.shape)
+            return self.like.new_zeros(self.shape)
         tokens, depths, ancestors, parents, valid = self.addresses
         if name in ("valid", "ancestors"):
-            marks = self._like.new_zeros(self.shape if name == "valid" else (*self.shape, self.shape[1])).bool()
+            marks = self.like.new_zeros(self.shape if name == "valid" else (*self.shape, self.shape[1])).bool()
             memmove(marks.data_ptr(), valid if name == "valid" else ancestors, marks.numel())
             return marks
-        numbers = self._like.new_empty(self.shape)
+        numbers = self.like.new_empty(self.shape)
         memmove(numbers.data_ptr(), {"tokens": tokens, "parent": parents, "depth": depths}[name], 8 * numbers.numel())
         return numbers
 
     def columns(self) -> Columns:
         """Valid, parents and tokens of each row."""
-        width = self.shape[1]
-        valid = [[*map(bool, self._marks[row * width : (row + 1) * width])] for row in range(self.shape[0])]
-        return valid, self._columns[1], self._columns[0]
+        return self._columns
 
 
-def _padded(rows: Sequence[Sequence[int]], width: int, rest: int) -> list[list[int]]:
+def like_of(source: TreeSource) -> Tensor:
+    """An int64 tensor on the device of a source's tensors."""
+    return source.like if isinstance(source, HostTrees) else source.tensor("tokens")
+
+
+def _padded(rows: Sequence[Sequence[Number]], width: int, rest: Number) -> list[list[Number]]:
     return [[*row, *[rest] * (width - len(row))] for row in rows]
+
+
+def depths_from(parents: Sequence[int]) -> list[int]:
+    """The number of edges between the root and each node of one row."""
+    depths: list[int] = []
+    for above in parents:
+        depths.append(depths[max(above, 0)] + 1 if depths else 0)
+    return depths
 
 
 def seen_from(parents: Sequence[Sequence[int]]) -> bytearray:

@@ -9,7 +9,7 @@ from functools import cached_property
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from specframe.kernel.transfer import HostTrees, numbers_like, seen_from
+from specframe.kernel.transfer import HostTrees, depths_from, like_of, numbers_like, seen_from
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,7 +133,7 @@ class TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
         if root.is_cpu:
             roots = [[token] for token in root.tolist()]
-            return cls.of(HostTrees(root, roots, [[-1]] * len(roots), [[0]] * len(roots)), levels=0)
+            return cls.of(HostTrees(root, roots, [[-1]] * len(roots)), levels=0)
         tokens = root[:, None]
         none, top = tokens.new_full(tokens.shape, -1), tokens.new_zeros(tokens.shape)
         return cls(tokens, none, valid=none.bool(), draw=top, levels=0)
@@ -165,22 +165,15 @@ def ancestors_on_host(parent: Tensor) -> Tensor:
 
 def depth_on_host(parent: Tensor) -> Tensor:
     """`TokenTree.depth` for parents [B, N]."""
-    rows = []
-    for parents in parent.tolist():
-        depth: list[int] = []
-        for above in parents:
-            depth.append(depth[max(above, 0)] + 1 if depth else 0)
-        rows.append(depth)
-    return numbers_like(parent, rows).view(parent.shape)
+    return numbers_like(parent, [depths_from(row) for row in parent.tolist()]).view(parent.shape)
 
 
 def _merge(tree: TokenTree, other: TokenTree, nodes: int | None = None) -> TokenTree:
     """The first tree with the nodes of the second (see `TokenTree.merge`)."""
-    if (other.valid & (other.draw != Draw.TOP))[:, 1:].any():
+    if other.source is None and (other.valid & (other.draw != Draw.TOP))[:, 1:].any():
         raise ValueError("only a tree without sampled nodes can be merged into another")
     rows = _rows(tree, nodes)
-    theirs = (part.tolist() for part in (other.tokens, other.parent, other.valid))
-    for row, tokens, parents, real in zip(rows, *theirs, strict=True):
+    for row, real, parents, tokens in zip(rows, *other.columns, strict=True):
         place: dict[int, int | None] = {0: 0}  # their nodes among ours
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             above = place.get(parent)
@@ -248,13 +241,12 @@ class _Row:
 
 def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
     """A tree's rows, each with room for as many nodes as it then has at most `nodes` valid ones."""
-    top = tree.valid & (tree.draw == Draw.TOP)
-    sizes: list[int] = tree.valid.sum(1).tolist()
-    columns = zip(*(part.tolist() for part in (tree.tokens, tree.parent, top, tree.depth)), sizes, strict=True)
+    valid, parents, tokens = tree.columns
+    top = valid if tree.source is not None else (tree.valid & (tree.draw == Draw.TOP)).tolist()
     rows = []
-    for tokens, parents, real, depths, size in columns:
-        known = {key: node for node, key in enumerate(zip(parents, tokens, strict=True)) if real[node]}
-        rows.append(_Row(known, depths, maxsize if nodes is None else nodes - size))
+    for kept, above, texts, real in zip(top, parents, tokens, valid, strict=True):
+        known = {key: node for node, key in enumerate(zip(above, texts, strict=True)) if kept[node]}
+        rows.append(_Row(known, depths_from(above), maxsize if nodes is None else nodes - sum(real)))
     return rows
 
 
@@ -264,6 +256,16 @@ def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
     width = max(map(len, fresh), default=0)
     if not width:
         return tree
+    levels = max(tree.levels, *(depth for row in rows for depth in row.depths))
+    if tree.source is not None:
+        real, above, texts = tree.columns
+        source = HostTrees(
+            like_of(tree.source),
+            [[*own, *(token for token, _ in new)] for own, new in zip(texts, fresh, strict=True)],
+            [[*own, *(parent for _, parent in new)] for own, new in zip(above, fresh, strict=True)],
+            [[*own, *[True] * len(new)] for own, new in zip(real, fresh, strict=True)],
+        )
+        return TokenTree.of(source, levels)
     padded = [[(*node, 1) for node in row] + [(0, 0, 0)] * (width - len(row)) for row in fresh]
     tokens, parent, valid = numbers_like(tree.tokens, padded).view(len(fresh), width, 3).unbind(-1)  # [B, new]
     draw = tokens * 0 + Draw.TOP
@@ -278,7 +280,7 @@ def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
         parent=joined(tree.parent, parent),
         valid=joined(tree.valid, valid.bool()),
         draw=joined(tree.draw, draw),
-        levels=max(tree.levels, *(depth for row in rows for depth in row.depths)),
+        levels=levels,
         q=tree.q,
         q_row=None if tree.q_row is None else joined(tree.q_row, tokens * 0),
         support=tree.support,

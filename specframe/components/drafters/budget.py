@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specframe.kernel.costs import Costs
+from specframe.kernel.transfer import HostTrees, like_of
 from specframe.kernel.types import Committed, TokenTree
 
 
@@ -51,15 +52,14 @@ class Paying:
 
     def paying(self, draft: TokenTree, both: TokenTree, costs: Costs) -> TokenTree:
         """`both`, a draft with nodes added behind its own, without those of the rows where they do not pay."""
-        own = draft.tokens.shape[1]
-        valid: list[list[bool]] = both.valid.tolist()
-        for row, tokens, parents, real in zip(
-            self._rows, both.tokens.tolist(), both.parent.tolist(), valid, strict=True
-        ):
+        own = draft.shape[1]
+        columns = both.columns
+        valid = [[*row] for row in columns[0]]
+        for row, real, above, texts in zip(self._rows, valid, *columns[1:], strict=True):
             nodes, added = costs.taken + sum(real[:own]), sum(real[own:])
             scoring = costs.score(nodes)
             below = reversed(range(1, len(real)))  # of equal siblings the first one stays
-            row.children = {(parents[node], tokens[node]): node for node in below if real[node]}
+            row.children = {(above[node], texts[node]): node for node in below if real[node]}
             row.own = own
             row.time = scoring + costs.level * draft.levels
             row.cost = costs.score(nodes + added) - scoring
@@ -68,6 +68,12 @@ class Paying:
         width = max(node for real in valid for node, known in enumerate(real) if known) + 1
         if width <= own:
             return draft
+        if both.source is not None:
+            if width == both.shape[1] and valid == columns[0]:
+                return both
+            parents, tokens = ([row[:width] for row in part] for part in columns[1:])
+            source = HostTrees(like_of(both.source), tokens, parents, [row[:width] for row in valid])
+            return TokenTree.of(source, both.levels)
         parts = {name: getattr(both, name)[:, :width] for name in ("tokens", "parent", "draw")}
         q_row = None if both.q_row is None else both.q_row[:, :width]
         return replace(both, **parts, valid=both.valid.new_tensor(valid)[:, :width], q_row=q_row)

@@ -152,8 +152,8 @@ class Fused:
         draft = self.first.propose(root, self._recording or self.tree, context)
         costs, beyond = context.costs, context
         if costs is not None:
-            most = int(draft.valid.sum(1).max()) - 1
-            beyond = replace(context, costs=costs.beyond(most))
+            valid, _, _ = draft.columns
+            beyond = replace(context, costs=costs.beyond(max(map(sum, valid)) - 1))
         copied = self.second.propose(root, None, beyond)
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)

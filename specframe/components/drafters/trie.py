@@ -89,8 +89,8 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
         return TokenTree.root_only(root)
     levels = max(depth for trie in tries for depth in trie.depths)
     if root.is_cpu:
-        columns = zip(*((trie.tokens, trie.parents, trie.depths) for trie in tries), strict=True)
-        return TokenTree.of(HostTrees(root, *columns), levels)
+        source = HostTrees(root, [trie.tokens for trie in tries], [trie.parents for trie in tries])
+        return TokenTree.of(source, levels)
     rows = numbers_like(
         root,
         [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries],

@@ -118,7 +118,7 @@ class HostTrees:
         return numbers
 
     def columns(self) -> Columns:
-        """Valid, parents and tokens of each row."""
+        """Valid, parents and tokens of each row: the trees' own lists, not to be changed."""
         return self._columns
 
 

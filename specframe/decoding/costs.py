@@ -36,7 +36,7 @@ from specframe.sampling.laws import first_argmax
 
 log = logging.getLogger(__name__)
 
-EDITION = 8
+EDITION = 9
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""

@@ -147,6 +147,8 @@ void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& 
     for (int64_t turn = 0; turn < turns; ++turn) {
       const int64_t row = turn * group, count = std::min(group, rows - row);
       const Ahead ahead = Ahead{following}.of(turn, turns, bytes);
+      for (int64_t r = row; r < row + count; ++r)  // the results' places, which another core may have
+        for (int64_t tile = 0; tile < here; ++tile) __builtin_prefetch(out + r * stride + (first + tile) * TILE, 1);
       alignas(64) float found[2 * MANY][TILE];
 #ifdef AMX
       if (registers && count != configured) configure(configured = count);

@@ -26,11 +26,13 @@ inline const Lane* lanes(const float* from) { return reinterpret_cast<const Lane
 inline Lane larger(Lane a, Lane b) { return a > b ? a : b; }
 
 inline float largest(Lane lane) {
-  float most[LANE];
-  std::memcpy(most, &lane, sizeof(lane));
-  for (int width = LANE / 2; width; width /= 2)
-    for (int i = 0; i < width; ++i) most[i] = most[i] > most[i + width] ? most[i] : most[i + width];
-  return most[0];
+  typedef float Quarter __attribute__((vector_size(16)));
+  Quarter parts[LANE / 4];
+  std::memcpy(parts, &lane, sizeof(lane));
+  for (int width = LANE / 8; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] = parts[i] > parts[i + width] ? parts[i] : parts[i + width];
+  const Quarter all = parts[0], turned = {all[2], all[3], all[0], all[1]}, two = all > turned ? all : turned;
+  return two[0] > two[1] ? two[0] : two[1];
 }
 
 // One weight of a tile of 16 or 32 bits: of an output, by the block and place of its input.
@@ -115,26 +117,28 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
       sizes[row] = static_cast<float>(std::sqrt(all) * (1 + 1e-6));
       sizes[rows + row] = static_cast<float>(std::sqrt(off) * (1 + 1e-6));
     });
-    worker.share(tiles, [&](int64_t tile) {
-      const uint8_t *data = copy.data + tile * copy.tile_bytes(), *following = tile + 1 < tiles ? data + copy.tile_bytes() : data;
-      const int64_t start = tile * TILE, share = equal_share(rows, GROUP), turns = (rows + share - 1) / share;
+    const int64_t both = with_two(8, rows, 1) ? 2 : 1;  // tiles at once
+    worker.share((tiles + both - 1) / both, [&](int64_t part) {
+      const int64_t tile = part * both, here = std::min(both, tiles - tile), bytes = here * copy.tile_bytes();
+      const uint8_t *data = copy.data + tile * copy.tile_bytes(), *following = tile + here < tiles ? data + bytes : data;
+      const int64_t share = equal_share(rows, here > 1 ? GROUP_OF_TWO : GROUP), turns = (rows + share - 1) / share;
       for (int64_t first = 0, turn = 0; first < rows; first += share, ++turn) {
         const int64_t count = std::min(share, rows - first);
-        const Ahead ahead = Ahead{following}.of(turn, turns, copy.tile_bytes());
-        alignas(64) float products[GROUP][TILE];
-        CODES<8>[count - 1](data, ahead, blocks, coarse, first, products);
-        for (int64_t r = 0; r < count; ++r) {
-          const int64_t row = first + r;
+        const Ahead ahead = Ahead{following}.of(turn, turns, bytes);
+        alignas(64) float products[2 * MANY][TILE];
+        (here > 1 ? with_two(8, rows, count) : CODES<8>[count - 1])(data, ahead, blocks, coarse, first, products);
+        for (int64_t r = 0; r < here * count; ++r) {
+          const int64_t row = first + r % count, own = tile + r / count;
           Lane* bar = reinterpret_cast<Lane*>(bars.data() + (worker.id * rows + row) * TILE);
           Lane most = Lane{} - INFINITY;
-          for (int part = 0; part < PARTS; ++part) {
-            const int64_t at = start + part * LANE;
+          for (int lane = 0; lane < PARTS; ++lane) {
+            const int64_t at = own * TILE + lane * LANE;
             const Lane off = *lanes(lost + at) * sizes[row] + *lanes(kept + at) * sizes[rows + row] + TINY;
-            const Lane value = *lanes(products[r] + part * LANE);
-            bar[part] = larger(bar[part], value - off);
+            const Lane value = *lanes(products[r / count * MANY + r % count] + lane * LANE);
+            bar[lane] = larger(bar[lane], value - off);
             most = larger(most, value + off);
           }
-          highest[row * tiles + tile] = largest(most);
+          highest[row * tiles + own] = largest(most);
         }
       }
     });

@@ -85,15 +85,21 @@ struct Worker {
     total += count;
     int64_t finished = 0;
     for (int turn = 0; turn < threads; ++turn)
-      for (int64_t item; (item = take((id + turn) % threads, count)) >= 0; ++finished) work(item);
+      for (Run run; (run = take((id + turn) % threads, count)).first < run.end; finished += run.end - run.first)
+        for (int64_t item = run.first; item < run.end; ++item) work(item);
     team.done.fetch_add(finished, std::memory_order_acq_rel);
     waited += wait_until([&] { return team.done.load(std::memory_order_acquire) >= total; });
   }
 
  private:
-  // The next item of this thread's own share, or the last of another's; -1 when that share is empty. A thread that has not
-  // come to this stage yet has its whole share left.
-  int64_t take(int owner, int64_t count) {
+  struct Run {
+    int64_t first, end;
+  };
+
+  // The next items of this thread's own share, or the last of another's: half of what is left of it; none when that is
+  // empty. A thread that has not come to this stage yet has its whole share left. Items are taken many at a time, since the
+  // exchange waits until all that was written before it is in the cache, and holds up all that is read behind it.
+  Run take(int owner, int64_t count) {
     std::atomic<Share>& left = team.places[owner].left;
     Share seen = left.load(std::memory_order_acquire);
     while (seen.stage <= stage) {
@@ -103,11 +109,15 @@ struct Worker {
         rest.first = count * owner / threads;
         rest.end = count * (owner + 1) / threads;
       }
-      if (rest.first == rest.end) return -1;
-      const int64_t item = owner == id ? rest.first++ : --rest.end;
-      if (left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel, std::memory_order_acquire)) return item;
+      if (rest.first == rest.end) break;
+      const uint64_t half = (rest.end - rest.first + 1) / 2;
+      const Run run = owner == id ? Run{rest.first, static_cast<int64_t>(rest.first + half)}
+                                  : Run{static_cast<int64_t>(rest.end - half), rest.end};
+      if (owner == id) rest.first += half;
+      else rest.end -= half;
+      if (left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel, std::memory_order_acquire)) return run;
     }
-    return -1;  // the others have gone on without this thread
+    return {0, 0};  // nothing is left, or the others have gone on without this thread
   }
 };
 

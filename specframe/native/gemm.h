@@ -163,17 +163,18 @@ struct Codes {
     shift.reset(new int32_t[rows * most / BLOCK]);
   }
 
-  void set(int64_t row, const float* values, int64_t count) {
+  // Takes so many values of a row, from the input `first` on: whole blocks.
+  void set(int64_t row, const float* values, int64_t count, int64_t first = 0) {
     if (bits == 32) {
-      std::memcpy(single.get() + row * inputs, values, count * sizeof(float));
+      std::memcpy(single.get() + row * inputs + first, values, count * sizeof(float));
       return;
     }
     if (bits == 16) {
-      for (int64_t i = 0; i < count; ++i) half[row * inputs + i] = rounded(values[i]);
+      for (int64_t i = 0; i < count; ++i) half[row * inputs + first + i] = rounded(values[i]);
       return;
     }
-    int8_t* to = code.get() + row * inputs;
-    for (int64_t block = 0; block < count / BLOCK; ++block, values += BLOCK, to += BLOCK) {
+    int8_t* to = code.get() + row * inputs + first;
+    for (int64_t block = first / BLOCK; block < (first + count) / BLOCK; ++block, values += BLOCK, to += BLOCK) {
       uint32_t most_bits = 0;  // of a magnitude: as integers, they are in order, and no number is above infinity
       for (int i = 0; i < BLOCK; ++i) {
         uint32_t word;

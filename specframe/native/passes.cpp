@@ -124,55 +124,111 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
   return view;
 }
 
+// How a weight is multiplied with so many rows: some of them at a time, with one tile or two.
+struct Turns {
+  const Weight& w;
+  const Codes& x;
+  int64_t rows, both, group, count;  // tiles and rows at once, and how often
+  bool registers = false;            // those of AMX
+  int64_t configured = 0;            // rows of these
+
+  Turns(const Weight& weight, const Codes& codes, int64_t all, int threads) : w(weight), x(codes), rows(all) {
+#ifdef AMX
+    registers = w.bits == 16 && has_tiles();
+#endif
+    both = !registers && w.tiles() >= 4 * threads && with_two(w.bits, rows, 1) ? 2 : 1;
+    const int64_t alone = w.bits == 32 ? TOGETHER_SINGLES : w.bits == 16 ? TOGETHER : GROUP;
+    group = registers ? MANY : equal_share(rows, both > 1 ? GROUP_OF_TWO : alone);
+    count = (rows + group - 1) / group;
+  }
+
+  ~Turns() {
+#ifdef AMX
+    if (configured) _tile_release();
+#endif
+  }
+
+  // Calls `use(row, tile, products)` with each row's products with `tiles` tiles that stand at `data`; `following` are
+  // multiplied next.
+  template <typename Use>
+  void run(const uint8_t* data, int64_t tiles, const uint8_t* following, Use use) {
+    const int64_t blocks = w.inputs / BLOCK;
+    for (int64_t turn = 0; turn < count; ++turn) {
+      const int64_t row = turn * group, some = std::min(group, rows - row);
+      const Ahead ahead = Ahead{following}.of(turn, count, tiles * w.tile_bytes());
+      alignas(64) float found[2 * MANY][TILE];
+#ifdef AMX
+      if (registers && some != configured) configure(configured = some);
+#endif
+      if (tiles > 1) with_two(w.bits, rows, some)(data, ahead, blocks, x, row, found);
+      else if (w.bits == 32) SINGLES[some - 1](data, ahead, blocks, x, row, found);
+      else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, some, registers, found);
+      else (w.bits == 4 ? CODES<4> : CODES<8>)[some - 1](data, ahead, blocks, x, row, found);
+      for (int64_t tile = 0; tile < tiles; ++tile)
+        for (int64_t r = 0; r < some; ++r) use(row + r, tile, found[tile * MANY + r]);
+    }
+  }
+};
+
+// Where a thread's share of a weight begins.
+inline const uint8_t* beginning(const Weight& w, const Worker& worker) {
+  return w.data + w.tiles() * worker.id / worker.threads * w.tile_bytes();
+}
+
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
 // multiplied after this one, or null: its beginning is fetched at the end.
 void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
-  const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
-#ifdef AMX
-  const bool registers = w.bits == 16 && has_tiles();
-#else
-  const bool registers = false;
-#endif
-  const int64_t both = !registers && tiles >= 4 * worker.threads && with_two(w.bits, rows, 1) ? 2 : 1;  // tiles at once
-  const int64_t parts = (tiles + both - 1) / both;
-  const int64_t alone = w.bits == 32 ? TOGETHER_SINGLES : w.bits == 16 ? TOGETHER : GROUP;
-  const int64_t group = registers ? MANY : equal_share(rows, both > 1 ? GROUP_OF_TWO : alone), turns = (rows + group - 1) / group;
-  int64_t configured = 0;
+  Turns turns(w, x, rows, worker.threads);
+  const int64_t tiles = w.tiles(), parts = (tiles + turns.both - 1) / turns.both;
   const int64_t last = parts * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(parts, [&](int64_t part) {
-    const int64_t first = part * both, here = std::min(both, tiles - first), bytes = here * w.tile_bytes();
-    const uint8_t* data = w.data + first * w.tile_bytes();
-    const uint8_t* following = part < last ? data + bytes : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
-    for (int64_t turn = 0; turn < turns; ++turn) {
-      const int64_t row = turn * group, count = std::min(group, rows - row);
-      const Ahead ahead = Ahead{following}.of(turn, turns, bytes);
-      for (int64_t r = row; r < row + count; ++r)  // the results' places, which another core may have
-        for (int64_t tile = 0; tile < here; ++tile) __builtin_prefetch(out + r * stride + (first + tile) * TILE, 1);
-      alignas(64) float found[2 * MANY][TILE];
-#ifdef AMX
-      if (registers && count != configured) configure(configured = count);
-#endif
-      if (here > 1) with_two(w.bits, rows, count)(data, ahead, blocks, x, row, found);
-      else if (w.bits == 32) SINGLES[count - 1](data, ahead, blocks, x, row, found);
-      else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, count, registers, found);
-      else (w.bits == 4 ? CODES<4> : CODES<8>)[count - 1](data, ahead, blocks, x, row, found);
-      for (int64_t tile = 0; tile < here; ++tile) {
-        const int64_t start = (first + tile) * TILE, width = std::min(TILE, w.outputs - start);
-        for (int64_t r = 0; r < count; ++r) {
-          const float* from = found[tile * MANY + r];
-          float* to = out + (row + r) * stride + start;
-          for (int64_t i = 0; i < width; ++i) {
-            const float value = w.bias ? from[i] + w.bias[start + i] : from[i];
-            to[i] = add ? to[i] + value : value;
-          }
-        }
+    const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first);
+    const uint8_t *data = w.data + first * w.tile_bytes(), *behind = data + here * w.tile_bytes();
+    for (int64_t row = 0; row < std::min(rows, turns.group); ++row)  // the results' places, which another core may have
+      for (int64_t tile = first; tile < first + here; ++tile) __builtin_prefetch(out + row * stride + tile * TILE, 1);
+    const uint8_t* following = part < last ? behind : next ? beginning(*next, worker) : data;
+    turns.run(data, here, following, [&](int64_t row, int64_t tile, const float* from) {
+      const int64_t start = (first + tile) * TILE, width = std::min(TILE, w.outputs - start);
+      float* to = out + row * stride + start;
+      for (int64_t i = 0; i < width; ++i) {
+        const float value = w.bias ? from[i] + w.bias[start + i] : from[i];
+        to[i] = add ? to[i] + value : value;
       }
+    });
+  });
+}
+
+// out [M, N] = silu(gate) * up, of products with a weight of 2 N outputs: the gates, and then what they let through. A thread
+// multiplies and rounds a block of both, so that no other has to ask for the products; `room` has 4 TILE floats for each row.
+void gate(Worker& worker, const Weight& w, const Weight& next, const Codes& x, int64_t rows, Codes& out, float* room) {
+  Turns turns(w, x, rows, worker.threads);
+  const int64_t half = w.outputs / 2, bytes = w.tile_bytes(), blocks = half / BLOCK;
+  const int64_t last = blocks * (worker.id + 1) / worker.threads - 1;  // of this thread
+  worker.share(blocks, [&](int64_t block) {
+    const uint8_t *gates = w.data + 2 * block * bytes, *ups = gates + half / TILE * bytes;
+    const uint8_t* behind = block < last ? gates + 2 * bytes : beginning(next, worker);
+    for (int64_t first = 0; first < 4; first += turns.both) {
+      const auto at = [&](int64_t tile) { return tile < 2 ? gates + tile * bytes : tile < 4 ? ups + (tile - 2) * bytes : behind; };
+      turns.run(at(first), turns.both, at(first + turns.both), [&](int64_t row, int64_t tile, const float* from) {
+        std::memcpy(room + ((first + tile) * rows + row) * TILE, from, TILE * sizeof(float));
+      });
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      alignas(64) float values[BLOCK];
+      for (int64_t i = 0; i < BLOCK; i += LANE) {  // silu(x) = x / (1 + exp(-x))
+        const float* from = room + (i / TILE * rows + row) * TILE + i % TILE;
+        Lane x = *reinterpret_cast<const Lane*>(from), up = *reinterpret_cast<const Lane*>(from + 2 * rows * TILE);
+        if (w.bias) {
+          x += *reinterpret_cast<const Lane*>(w.bias + block * BLOCK + i);
+          up += *reinterpret_cast<const Lane*>(w.bias + half + block * BLOCK + i);
+        }
+        const Lane small = exponential(x < 0.f ? x : -x), product = x * up * (x < 0.f ? small : Lane{} + 1.f);
+        *reinterpret_cast<Lane*>(values + i) = product / (small + 1.f);
+      }
+      out.set(row, values, BLOCK, block * BLOCK);
     }
   });
-#ifdef AMX
-  if (configured) _tile_release();
-#endif
 }
 
 // Without a weight nothing is normalized; a width is a multiple of 16.
@@ -247,7 +303,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
-  const int64_t line = queries + 2 * keys, most = b.width + b.list_slots + RECENT, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
+  const int64_t line = queries + 2 * keys, most = b.width + b.list_slots + RECENT, wide = std::max(layers[0].qkv.inputs, queries);
   const auto with_memory = [&](int64_t layer, int64_t row, int64_t head, auto use) {
     const int64_t all = b.cache_rows * s.kv_heads, at = row * s.kv_heads + head, first = 2 * layer * all + at;
     const auto of = [&](auto* numbers) {
@@ -262,21 +318,22 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
     use(Planes{keys, keys + lower, values, values + lower, b.key_scales + (layer * all + at) * b.slots / SPAN * 2 * s.head_size,
                b.value_scales + (layer * all + at) * b.slots * 2, whole, whole + all * each, s.head_size, b.slots, b.upper != 0});
   };
-  Codes codes(rows, wide, layers[0].qkv.bits);
-  std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
+  Codes codes(rows, wide, layers[0].qkv.bits), inner(rows, s.mlp, layers[0].qkv.bits);
+  std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]);
   const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
   const int threads = omp_get_max_threads();  // as many as PyTorch's
   int64_t together = LANE;
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < threads) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row
   std::vector<View> views(b.lists() * b.rows * groups);
-  const int64_t each = (most + 2 * LANE) * LANE + wide;  // of a thread: an attention's weights, a row's values
+  // Of a thread: an attention's weights, a row's values, and products with a gate.
+  const int64_t each = (most + 2 * LANE) * LANE + wide + 4 * TILE * rows;
   const std::unique_ptr<float[]> scratch(new float[threads * each]);
   Team team(threads);
   std::atomic<bool> full{false};  // no exception leaves a thread of the team
   Helpers::run(team, [&](Worker& worker) {
     float* const shares = scratch.get() + worker.id * each;
-    float* const values = shares + (most + 2 * LANE) * LANE;
+    float *const values = shares + (most + 2 * LANE) * LANE, *const room = values + wide;
     worker.share(b.lists() * b.rows * groups, [&](int64_t at) {
       if (full) return;
       const int64_t list = at / (b.rows * groups), row = at / groups % b.rows, first = at % groups * together;
@@ -336,17 +393,8 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
           normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values);
           codes.set(row, values, s.width);
         });
-        multiply(worker, layer.gate_up, &layer.down, codes, rows, mlp.get(), 2 * s.mlp, false);
-        worker.share(rows, [&](int64_t row) {
-          const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
-          for (int64_t i = 0; i < s.mlp; i += LANE) {  // silu(x) = x / (1 + exp(-x))
-            const Lane x = *reinterpret_cast<const Lane*>(gate + i), small = exponential(x < 0.f ? x : -x);
-            const Lane product = x * *reinterpret_cast<const Lane*>(up + i) * (x < 0.f ? small : Lane{} + 1.f);
-            *reinterpret_cast<Lane*>(values + i) = product / (small + 1.f);
-          }
-          codes.set(row, values, s.mlp);
-        });
-        multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, codes, rows, hidden, s.width, true);
+        gate(worker, layer.gate_up, layer.down, codes, rows, inner, room);
+        multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, inner, rows, hidden, s.width, true);
       }
       if (taps[l])
         worker.share(rows, [&](int64_t row) {

@@ -6,12 +6,13 @@ Importing any of them imports no torch: every name is loaded on first use.
 """
 
 import os
+import sys
 
 from specframe._exports import exports
 
-if "OMP_WAIT_POLICY" not in os.environ:
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     # Between two operators the threads of torch's OpenMP wait for more work in a busy loop, some 3 ms by default, on a
-    # core that the native passes need. The number is read when torch is loaded.
+    # core that the native passes need. The number is read when torch is loaded; without it they end these threads.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __getattr__, __dir__, __all__ = exports(__name__, __file__)

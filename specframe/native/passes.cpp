@@ -124,6 +124,8 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
   return view;
 }
 
+constexpr int64_t DEEP = 8;  // layers from which on a pass takes longer than the start of a thread
+
 // How a weight is multiplied with so many rows: some of them at a time, with one tile or two.
 struct Turns {
   const Weight& w;
@@ -329,6 +331,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   // Of a thread: an attention's weights, a row's values, and products with a gate.
   const int64_t each = (most + 2 * LANE) * LANE + wide + 4 * TILE * rows;
   const std::unique_ptr<float[]> scratch(new float[threads * each]);
+  if (threads > 1 && s.layers >= DEEP) end_busy_threads();
   Team team(threads);
   std::atomic<bool> full{false};  // no exception leaves a thread of the team
   Helpers::run(team, [&](Worker& worker) {

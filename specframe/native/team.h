@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <dlfcn.h>
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -120,6 +122,17 @@ struct Worker {
     return {0, 0};  // nothing is left, or the others have gone on without this thread
   }
 };
+
+// Ends the threads with which this one's OpenMP has run PyTorch's operators: some milliseconds long they wait for more work in
+// a busy loop, on a core that a helper needs, and a thread is begun anew in far less. A program that has set how
+// they wait, as specframe does where it is imported before torch, keeps them.
+inline void end_busy_threads() {
+  static const bool busy = !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY");
+  using Pause = int (*)(int, int);
+  static const Pause pause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource"));  // of OpenMP 5.0
+  constexpr int SOFT = 1;
+  if (busy && pause) pause(SOFT, omp_get_initial_device());
+}
 
 // The threads that help the one that calls a pass: one pool a process, asleep between passes. OpenMP's would be waited for
 // at the end of each pass, whether or not the system has let them run, and spin for milliseconds behind it.

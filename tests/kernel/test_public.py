@@ -42,12 +42,17 @@ def test_importing_the_tiers_imports_no_torch():
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
-    ids=["neither", "a count", "a policy"],
+    ("given", "first", "found"),
+    [
+        ({}, "os", "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "os", "7"),
+        ({"OMP_WAIT_POLICY": "active"}, "os", "None"),
+        ({}, "torch", "None"),
+    ],
+    ids=["neither", "a count", "a policy", "torch first"],
 )
-def test_threads_of_openmp_wait_briefly_unless_the_environment_asks_for_something_else(given, found):
+def test_threads_of_openmp_wait_briefly_unless_it_is_set_how_they_wait(given, first, found):
     others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    code = "import os, specframe; print(os.environ.get('GOMP_SPINCOUNT'))"
+    code = f"import {first}; import os, specframe; print(os.environ.get('GOMP_SPINCOUNT'))"
     printed = subprocess.check_output([sys.executable, "-c", code], env=others | given, text=True)
     assert printed.strip() == found

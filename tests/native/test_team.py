@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -14,6 +15,7 @@ from tests.native.layers import packed_layers, slots_for
 PROGRAM = r"""
 #include <cstdio>
 #include <cstring>
+#include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "team.h"
@@ -47,6 +49,14 @@ int passes(int count) {
   int wrong = 0;
   for (int i = 0; i < count; ++i) wrong += pass([](Worker&) {});
   return wrong;
+}
+
+int threads() {
+  int count = -2;  // "." and ".."
+  DIR* tasks = opendir("/proc/self/task");
+  while (readdir(tasks)) ++count;
+  closedir(tasks);
+  return count;
 }
 
 int main(int, char** arguments) {
@@ -90,6 +100,14 @@ int main(int, char** arguments) {
     other.join();
     wrong = sum;
   }
+  if (!std::strcmp(name, "openmp")) {  // 1 where OpenMP's second thread ends
+#pragma omp parallel num_threads(2)
+    sched_yield();
+    const int before = threads();
+    end_busy_threads();
+    for (int tries = 0; tries < 100 && threads() == before; ++tries) usleep(1000);
+    wrong = before - threads();
+  }
   std::printf("%d", wrong);
   return wrong != 0;
 }
@@ -110,6 +128,15 @@ def program(tmp_path_factory):
 def test_a_stage_ends_when_each_item_was_done_once(program, case):
     done = subprocess.run([str(program), case], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "0")
+
+
+@pytest.mark.parametrize(
+    ("given", "ended"), [({}, "1"), ({"GOMP_SPINCOUNT": "100"}, "0"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_threads_of_openmp_end_unless_it_is_set_how_they_wait(program, given, ended):
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([program, "openmp"], env=others | given, capture_output=True, text=True, check=False)
+    assert done.stdout == ended
 
 
 @pytest.mark.parametrize("bits", [4, 16, 32])

@@ -112,11 +112,10 @@ struct Worker {
         rest.end = count * (owner + 1) / threads;
       }
       if (rest.first == rest.end) break;
-      const uint64_t half = (rest.end - rest.first + 1) / 2;
-      const Run run = owner == id ? Run{rest.first, static_cast<int64_t>(rest.first + half)}
-                                  : Run{static_cast<int64_t>(rest.end - half), rest.end};
-      if (owner == id) rest.first += half;
-      else rest.end -= half;
+      const int64_t first = rest.first, end = rest.end, half = (end - first + 1) / 2;
+      const Run run = owner == id ? Run{first, first + half} : Run{end - half, end};
+      if (owner == id) rest.first = run.end;
+      else rest.end = run.first;
       if (left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel, std::memory_order_acquire)) return run;
     }
     return {0, 0};  // nothing is left, or the others have gone on without this thread

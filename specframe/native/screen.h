@@ -117,30 +117,23 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
       sizes[row] = static_cast<float>(std::sqrt(all) * (1 + 1e-6));
       sizes[rows + row] = static_cast<float>(std::sqrt(off) * (1 + 1e-6));
     });
-    const int64_t both = with_two(8, rows, 1) ? 2 : 1;  // tiles at once
-    worker.share((tiles + both - 1) / both, [&](int64_t part) {
-      const int64_t tile = part * both, here = std::min(both, tiles - tile), bytes = here * copy.tile_bytes();
-      const uint8_t *data = copy.data + tile * copy.tile_bytes(), *following = tile + here < tiles ? data + bytes : data;
-      const int64_t share = equal_share(rows, here > 1 ? GROUP_OF_TWO : GROUP), turns = (rows + share - 1) / share;
-      for (int64_t first = 0, turn = 0; first < rows; first += share, ++turn) {
-        const int64_t count = std::min(share, rows - first);
-        const Ahead ahead = Ahead{following}.of(turn, turns, bytes);
-        alignas(64) float products[2 * MANY][TILE];
-        (here > 1 ? with_two(8, rows, count) : CODES<8>[count - 1])(data, ahead, blocks, coarse, first, products);
-        for (int64_t r = 0; r < here * count; ++r) {
-          const int64_t row = first + r % count, own = tile + r / count;
-          Lane* bar = reinterpret_cast<Lane*>(bars.data() + (worker.id * rows + row) * TILE);
-          Lane most = Lane{} - INFINITY;
-          for (int lane = 0; lane < PARTS; ++lane) {
-            const int64_t at = own * TILE + lane * LANE;
-            const Lane off = *lanes(lost + at) * sizes[row] + *lanes(kept + at) * sizes[rows + row] + TINY;
-            const Lane value = *lanes(products[r / count * MANY + r % count] + lane * LANE);
-            bar[lane] = larger(bar[lane], value - off);
-            most = larger(most, value + off);
-          }
-          highest[row * tiles + own] = largest(most);
+    Turns turns(copy, coarse, rows, threads);
+    worker.share((tiles + turns.both - 1) / turns.both, [&](int64_t part) {
+      const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first), bytes = copy.tile_bytes();
+      const uint8_t *data = copy.data + first * bytes, *following = first + here < tiles ? data + here * bytes : data;
+      turns.run(data, here, following, [&](int64_t row, int64_t at, const float* products) {
+        const int64_t tile = first + at;
+        Lane* bar = reinterpret_cast<Lane*>(bars.data() + (worker.id * rows + row) * TILE);
+        Lane most = Lane{} - INFINITY;
+        for (int lane = 0; lane < PARTS; ++lane) {
+          const int64_t from = tile * TILE + lane * LANE;
+          const Lane off = *lanes(lost + from) * sizes[row] + *lanes(kept + from) * sizes[rows + row] + TINY;
+          const Lane value = *lanes(products + lane * LANE);
+          bar[lane] = larger(bar[lane], value - off);
+          most = larger(most, value + off);
         }
-      }
+        highest[row * tiles + tile] = largest(most);
+      });
     });
     bool configured = false;
     worker.share(rows * pieces, [&](int64_t item) {

@@ -1,7 +1,8 @@
 // The threads of a pass: each has a share of every stage's items and takes over what others have not begun.
 //
-// A thread that the system has put aside holds up nobody, unless it was put aside in the middle of an item: on a machine
-// whose cores are busy, a stage goes on with the threads that run, and a pass ends without those that have not come.
+// A thread that the system has put aside holds up nobody, unless it was put aside in the middle of the items that it has
+// taken: on a machine whose cores are busy, a stage goes on with the threads that run, and a pass ends without those that have
+// not come.
 
 #pragma once
 
@@ -123,8 +124,8 @@ struct Worker {
 };
 
 // Ends the threads with which this one's OpenMP has run PyTorch's operators: some milliseconds long they wait for more work in
-// a busy loop, on a core that a helper needs, and a thread is begun anew in far less. A program that has set how
-// they wait, as specframe does where it is imported before torch, keeps them.
+// a busy loop, on a core that a helper needs, and a thread is begun anew in far less. A program that has set how they wait, as
+// specframe does where it is imported before torch, keeps them.
 inline void end_busy_threads() {
   static const bool busy = !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY");
   using Pause = int (*)(int, int);

@@ -139,3 +139,22 @@ def test_its_numbers_are_a_textbooks(shape, nodes, cache):
     found = run(packed, hidden, Tree(sees, length, 75), positions)
     limit = 1e-3 if cache == torch.float32 else 2e-2  # a number may round either way
     torch.testing.assert_close(found, wanted, atol=limit, rtol=limit)
+
+
+def test_biases_of_an_mlp_are_added(cache):
+    noise = torch.Generator().manual_seed(9)
+    model = small_model(4, 2, 64)
+    for layer in model.layers:
+        for part in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj):
+            part.bias = torch.nn.Parameter(torch.randn(part.out_features, generator=noise))
+    packed = PackedLayers(model.config, model.rotary_emb, list(model.layers), cache)
+    hidden, sees, length = (
+        torch.randn(1, 3, WIDTH, generator=noise),
+        torch.ones(1, 3, 3).tril().bool(),
+        torch.tensor([5]),
+    )
+    positions = torch.arange(5, 8)[None]
+    wanted = literal(model, hidden, sees, length, 5, positions, slots_for(packed, 1, 160).tensor)
+    found = run(packed, hidden, Tree(sees, length, 5), positions)
+    limit = 1e-3 if cache == torch.float32 else 2e-2
+    torch.testing.assert_close(found, wanted, atol=limit, rtol=limit)

@@ -6,8 +6,8 @@ import pytest
 import setuptools  # noqa: F401 - it replaces distutils, which it can do only before a test imports that: inductor needs it
 import torch
 
-from specframe.kernel.discovery import discover
-from specframe.kernel.registry import Registry
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registry
 
 pytest_plugins = ["pytester", "tests.tiers", "tests.seeing_model"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from specframe.kernel.build import Plan, plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.recipes.build import Plan, plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registry
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"

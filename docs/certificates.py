@@ -19,7 +19,7 @@ from overview import CERTIFICATES, read_certificates
 
 import specframe
 from specframe.cli.main import main
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.recipe import Recipe
 
 SECTIONS = ("drafter", "tree", "verifier", "sampling")
 """Sections of a recipe that a certificate covers; it runs on targets of its own."""

@@ -23,9 +23,9 @@ from pictures.terminal import render_terminal
 from specframe.cli.group import COMMANDS, plugin_commands, specframe
 from specframe.cli.main import main
 from specframe.decoding.generate_support import ARGUMENTS, FIELDS, Support
-from specframe.kernel.discovery import discover
-from specframe.kernel.options import about
-from specframe.kernel.registry import KINDS, Registration
+from specframe.recipes.discovery import discover
+from specframe.recipes.options import about
+from specframe.recipes.registry import KINDS, Registration
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"

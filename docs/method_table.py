@@ -12,8 +12,8 @@ from overview import render_overview
 
 from specframe.bench.format import format_figure, is_suspect
 from specframe.kernel.composition import will_approximate
-from specframe.kernel.discovery import discover
-from specframe.kernel.registry import Registry
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registry
 
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"

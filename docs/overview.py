@@ -11,8 +11,8 @@ from benches import Found
 from catalogue import DOCS, identity, model_name, planned, recipes_shown
 
 from specframe.files.provenance import named_weights
-from specframe.kernel.build import Part, Plan
-from specframe.kernel.zoo import model_folder
+from specframe.recipes.build import Part, Plan
+from specframe.recipes.zoo import model_folder
 
 CERTIFICATES = DOCS / "certificates.json"
 """Output of docs/certificates.py."""

@@ -28,6 +28,6 @@ from specframe.kernel.errors import PluginError as PluginError
 from specframe.kernel.errors import RecipeError as RecipeError
 from specframe.kernel.errors import SpecframeError as SpecframeError
 from specframe.kernel.errors import WeightsError as WeightsError
-from specframe.kernel.zoo import model_folder as model_folder
+from specframe.recipes.zoo import model_folder as model_folder
 from specframe.sampling.laws import Sampling as Sampling
 from specframe.training.recipe import train as train

@@ -63,9 +63,6 @@ from specframe.kernel.composition import will_approximate as will_approximate
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
 from specframe.kernel.costs import rising as rising
-from specframe.kernel.discovery import Register as Register
-from specframe.kernel.discovery import hookimpl as hookimpl
-from specframe.kernel.folders import cache_folder as cache_folder
 from specframe.kernel.interfaces import AheadDrafter as AheadDrafter
 from specframe.kernel.interfaces import ChunkedTarget as ChunkedTarget
 from specframe.kernel.interfaces import Drafter as Drafter
@@ -133,10 +130,13 @@ from specframe.kernel.types import Student as Student
 from specframe.kernel.types import Teacher as Teacher
 from specframe.kernel.types import TokenTree as TokenTree
 from specframe.kernel.types import Verdict as Verdict
-from specframe.kernel.versions import Renamed as Renamed
-from specframe.kernel.zoo import data_file as data_file
 from specframe.neural.weights.origin import Identified as Identified
 from specframe.neural.weights.origin import TargetIdentity as TargetIdentity
+from specframe.recipes.discovery import Register as Register
+from specframe.recipes.discovery import hookimpl as hookimpl
+from specframe.recipes.folders import cache_folder as cache_folder
+from specframe.recipes.versions import Renamed as Renamed
+from specframe.recipes.zoo import data_file as data_file
 from specframe.sampling.lazy import AllLaws as AllLaws
 from specframe.sampling.random import SeededRandom as SeededRandom
 from specframe.training.documents import Document as Document

@@ -13,9 +13,9 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.inspect.drawing import draw_tree
 from specframe.inspect.recorder import TracedCycle
 from specframe.inspect.trace import trace
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 FOLDER = Path(__file__).parent
 QUESTION = "What do you like to do on a rainy day?"

@@ -18,7 +18,7 @@ from typing import Any
 
 from corpora import benchmark_shingles, shingles
 
-from specframe.kernel.zoo import data_file
+from specframe.recipes.zoo import data_file
 
 OWN, MORE = (data_file(f"zoo://smollm2-135m-{name}") for name in ("answers", "more-answers"))
 """Answers that were made later, for stages of training after the first."""

@@ -24,7 +24,7 @@ from specframe.bench.tables import overall_table
 from specframe.files.folders import writing
 from specframe.files.provenance import write_json
 from specframe.files.text import counted, open_console, printable, render_table
-from specframe.kernel.discovery import discover
+from specframe.recipes.discovery import discover
 
 OPPONENTS = ("plain", "hf:generate")
 """The contestants that join the recipes where no others are named: speedups are measured against them."""

@@ -20,9 +20,9 @@ from specframe.certify.compositions.shrink import reduced, smaller_versions
 from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, SmallComposition, small_sampling
 from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
-from specframe.kernel.build import Plan
 from specframe.kernel.composition import will_approximate
 from specframe.kernel.types import Cycle, TokenTree
+from specframe.recipes.build import Plan
 from specframe.sampling.laws import Sampling
 
 Listener = Callable[[str, EnumerationProgress], None]

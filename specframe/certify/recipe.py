@@ -12,13 +12,13 @@ from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import named_weights
-from specframe.kernel.build import Plan, plan
 from specframe.kernel.capabilities import ApproximateTarget, Shrinkable, Untrained
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.zoo import ZOO, fetch_model
 from specframe.neural.weights.locate import find_place
+from specframe.recipes.build import Plan, plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.zoo import ZOO, fetch_model
 
 BUDGET = 100_000
 """Branches to enumerate per case, at most."""

@@ -15,7 +15,7 @@ from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 RECIPE = (
     "a recipe file, or the name of one that `specframe recipes` lists; or a model: a folder, a GGUF file or a Hub name"
@@ -96,9 +96,9 @@ def read_plan(
 
     Raises RecipeError with every problem.
     """
-    from specframe.kernel.build import plan
-    from specframe.kernel.discovery import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.recipes.build import plan
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.recipe import Recipe
 
     if names_model(recipe):
         recipe, overrides = UNTRAINED, [*model_overrides(recipe), *overrides]

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from specframe.kernel.registry import Registry
+    from specframe.recipes.registry import Registry
 
 PARTS = ("target", "drafter", "tree", "verifier")
 """The sections of a recipe that name a component each."""
@@ -18,7 +18,7 @@ PARTS = ("target", "drafter", "tree", "verifier")
 
 def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The recipes that begin so: names, recipe files and folders; nothing where the folder cannot be read."""
-    from specframe.kernel.folders import shipped_recipes
+    from specframe.recipes.folders import shipped_recipes
 
     try:
         paths = sorted(_recipe_paths(incomplete))
@@ -34,7 +34,7 @@ def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_component(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The components and sections that begin so."""
-    from specframe.kernel.discovery import discover
+    from specframe.recipes.discovery import discover
 
     found = {entry.name: entry.summary for entry in discover().entries if entry.name.startswith(incomplete)}
     return [CompletionItem(name, help=about) for name, about in found.items()]
@@ -45,8 +45,8 @@ def complete_override(ctx: click.Context, param: click.Parameter, incomplete: st
 
     bash splits words at `=` and asks for the value alone; other shells ask for the whole word.
     """
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import SpecframeError
+    from specframe.recipes.discovery import discover
 
     given = _joined(ctx.params.get("overrides") or ())
     key, equals, value = incomplete.partition("=")
@@ -88,7 +88,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 def _recipe_data(recipe: str | None, given: Sequence[str]) -> dict[str, Any]:
     """The recipe's data with the components that were chosen before; nothing for one that cannot be read."""
     from specframe.kernel.errors import SpecframeError
-    from specframe.kernel.recipe import Recipe
+    from specframe.recipes.recipe import Recipe
 
     if recipe is None:
         return {}
@@ -120,8 +120,8 @@ def _keys(registry: Registry, data: dict[str, Any], incomplete: str) -> list[Com
 
 def _options(registry: Registry, data: Any, path: list[str]) -> dict[str, str]:
     """Returns the continuations of a path such as `drafter` or `drafter.head`, up to the value, and its explanation."""
-    from specframe.kernel.options import read_options
-    from specframe.kernel.registry import KINDS
+    from specframe.recipes.options import read_options
+    from specframe.recipes.registry import KINDS
 
     if len(path) == 1 and any(entry.name == path[0] for entry in registry.of("section")):
         entry, found = registry.find("section", path[0]), {}

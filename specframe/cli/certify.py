@@ -22,7 +22,7 @@ from specframe.cli.arguments import (
 if TYPE_CHECKING:
     from specframe.certify.compositions.enumeration import EnumerationProgress
     from specframe.decoding.pipeline import Prompt
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""

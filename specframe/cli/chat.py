@@ -14,15 +14,15 @@ import click
 from specframe.cli.arguments import local_code_allowed, recipe_command
 from specframe.files.text import counted, printable
 from specframe.kernel.errors import InputError
-from specframe.kernel.registry import suggest
+from specframe.recipes.registry import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.requests import Entry
-    from specframe.kernel.build import Plan
     from specframe.kernel.types import Cycle
+    from specframe.recipes.build import Plan
 
 HELP = {
     "/new": "begin anew; so does /reset",

@@ -11,7 +11,7 @@ from specframe.cli.arguments import json_option, limit_option, prompts_option, p
 
 if TYPE_CHECKING:
     from specframe.inspect.doctor import Diagnosis
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 
 @recipe_command

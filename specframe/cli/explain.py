@@ -27,10 +27,10 @@ LISTED = re.compile(r"^(\* |- |\|| )", re.MULTILINE)
 def explain(name: str, kind: str | None, as_json: bool) -> int:
     """Show what a component is and the options it takes."""
     from specframe.cli.render import print_lines
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import PluginError
-    from specframe.kernel.options import about
-    from specframe.kernel.registry import suggest
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.options import about
+    from specframe.recipes.registry import suggest
 
     registry = discover()
     matches = [entry for entry in registry.entries if entry.answers(name) and kind in (None, entry.kind)]
@@ -75,7 +75,7 @@ def _paragraphs(text: str) -> list[str]:
 def _options(component: Any) -> list[dict[str, Any]]:
     from dataclasses import MISSING, fields, is_dataclass
 
-    from specframe.kernel.options import describe, read_options
+    from specframe.recipes.options import describe, read_options
 
     factories = {}
     if is_dataclass(component):

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from specframe._version import __version__
 
 if TYPE_CHECKING:
-    from specframe.kernel.registry import Registration
+    from specframe.recipes.registry import Registration
 
 PROGRAM = "specframe"
 COMPLETE = "_SPECFRAME_COMPLETE"
@@ -131,7 +131,7 @@ def specframe(context: click.Context) -> None:
 
 def plugin_commands() -> dict[str, Registration]:
     """The commands of plugins, in full (`package/name`) where a built-in one or another plugin's has the name."""
-    from specframe.kernel.discovery import discover
+    from specframe.recipes.discovery import discover
 
     entries = discover().of("command")
     names = Counter([*COMMANDS, *(entry.name for entry in entries)])
@@ -149,7 +149,7 @@ def _load(ctx: click.Context, name: str) -> click.Command:
     elif name in PACKAGES:
         _require_package(name)
     else:
-        from specframe.kernel.registry import suggest
+        from specframe.recipes.registry import suggest
 
         ctx.fail(f"there is no command '{name}'{suggest(name, [*COMMANDS, *plugin_commands()])}")
     if not isinstance(command, click.Command):
@@ -159,8 +159,8 @@ def _load(ctx: click.Context, name: str) -> click.Command:
 
 def _require_package(name: str) -> NoReturn:
     """Raises PluginError with the remedy for a command whose package is missing or broken."""
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import PluginError
+    from specframe.recipes.discovery import discover
 
     package, broken = PACKAGES[name], discover().broken
     if package in broken:

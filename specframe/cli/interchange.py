@@ -12,7 +12,7 @@ import click
 from specframe.cli.arguments import PATH, json_option, recipe_command
 
 if TYPE_CHECKING:
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 
 @recipe_command

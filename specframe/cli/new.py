@@ -61,7 +61,7 @@ LONGEST = 24
 def new(what: str, name: str, kind: str, out: Path | None, as_json: bool) -> int:
     """Write a plugin package: a small working component of a kind, and its tests."""
     from specframe.kernel.errors import InputError
-    from specframe.kernel.registry import suggest
+    from specframe.recipes.registry import suggest
 
     if what != "plugin":
         raise InputError(f"there is no template for a '{what}': write `specframe new plugin NAME`")
@@ -85,9 +85,9 @@ def new(what: str, name: str, kind: str, out: Path | None, as_json: bool) -> int
 def name_parts(name: str, kind: str) -> dict[str, str]:
     """Returns the values of the templates' placeholders. Raises InputError for a name that cannot be used."""
     from specframe._version import __version__
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
-    from specframe.kernel.versions import series
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.versions import series
 
     bare = name.removeprefix("specframe-").replace("_", "-")
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(bare):

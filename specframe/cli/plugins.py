@@ -17,7 +17,7 @@ from specframe.files.text import printable
 @json_option("print one JSON object")
 def plugins(as_json: bool) -> int:
     """List every installed component, by package."""
-    from specframe.kernel.discovery import discover
+    from specframe.recipes.discovery import discover
 
     registry = discover()
     if as_json:

@@ -23,7 +23,7 @@ from specframe.cli.arguments import (
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
     from specframe.inspect.profile import Profile
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 MEASURED = Path("-")
 """The prompts that were measured, where --check names no file of others."""

@@ -25,7 +25,7 @@ from specframe.files.text import printable
 def recipes(name: str | None, out: Path | None, as_json: bool) -> int:
     """List the recipes that come with specframe, or copy one to change it."""
     from specframe.kernel.errors import InputError
-    from specframe.kernel.folders import shipped_recipes
+    from specframe.recipes.folders import shipped_recipes
 
     if name is not None:
         text = whole(name)
@@ -59,8 +59,8 @@ def whole(name: str) -> str:
     """A recipe and all that it extends, as the text of one file."""
     import yaml
 
-    from specframe.kernel.folders import find_recipe
-    from specframe.kernel.recipe import Recipe
+    from specframe.recipes.folders import find_recipe
+    from specframe.recipes.recipe import Recipe
 
     path = find_recipe(name)
     data = yaml.safe_dump(Recipe.read(path).data, sort_keys=False, default_flow_style=None, width=100)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from specframe.decoding.clock import Clock
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.stats import Acceptance, Result
-    from specframe.kernel.build import Plan
     from specframe.kernel.interfaces import Drafter, Target
+    from specframe.recipes.build import Plan
 
 
 @recipe_command

@@ -12,7 +12,7 @@ from specframe.cli.arguments import PATH, json_option, recipe_command
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 
 @recipe_command

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
-    from specframe.kernel.build import Plan
     from specframe.kernel.interfaces import Target
+    from specframe.recipes.build import Plan
 
 UNTRAINED = "suffix-recycling"
 """The recipe for a model that is given in place of one: the best of those that need no training."""
@@ -29,7 +29,7 @@ def names_model(word: str) -> bool:
 
     Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
     """
-    from specframe.kernel.folders import shipped_recipes
+    from specframe.recipes.folders import shipped_recipes
 
     path = Path(expanduser(word))
     if word.startswith("zoo:/") or path.suffix == ".gguf":
@@ -55,8 +55,8 @@ def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[
 
     Raises InputError for several models: the contestants of a bench share a target.
     """
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
+    from specframe.recipes.discovery import discover
 
     contestants = {entry.qualified for entry in discover().of("contestant")}
     models = [word for word in dict.fromkeys(words) if word not in contestants and names_model(word)]
@@ -94,10 +94,10 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     A model of the zoo that has to be fetched and cannot be reached gives way to `target.otherwise`; the drafter's
     weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
     """
-    from specframe.kernel.build import plan
-    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import FetchError
-    from specframe.kernel.zoo import fetch_model
+    from specframe.recipes.build import plan
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.zoo import fetch_model
 
     target, recipe = asked.parts["target"], asked.recipe
     model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))
@@ -137,7 +137,7 @@ def has_template(model: str) -> bool | None:
     Raises InputError for a GGUF file that cannot be read.
     """
     from specframe.components.targets.source import find_template
-    from specframe.kernel.zoo import ZOO
+    from specframe.recipes.zoo import ZOO
 
     return None if model.startswith(ZOO) else find_template(model)
 

@@ -12,7 +12,7 @@ from specframe.cli.arguments import asked_recipe, json_option, local_code_allowe
 from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
     from specframe.training.recipe import Training
 
 DIAGNOSED = 4

@@ -12,7 +12,7 @@ from specframe.cli.target import names_model
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
-    from specframe.kernel.build import Plan
+    from specframe.recipes.build import Plan
 
 
 @recipe_command
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--show", is_flag=True, help="print the resolved recipe and each value's origin")
 def validate(plan: Plan, as_json: bool, show: bool) -> int:
     """Check a recipe: names, options, types, and whether its parts fit together."""
-    from specframe.kernel.recipe import dotted
+    from specframe.recipes.recipe import dotted
 
     recipe = plan.recipe
     require_places(plan)
@@ -50,8 +50,8 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
 
 def hub_names(plan: Plan) -> list[str]:
     """The models and weights of a plan that are no folder or file here, so names on the Hub; nothing is fetched."""
-    from specframe.kernel.zoo import ZOO
     from specframe.neural.weights.locate import find_place
+    from specframe.recipes.zoo import ZOO
 
     named = [part.options.get(option) for part in plan.parts.values() for option in ("model", "weights")]
     places = [name for name in named if isinstance(name, str) and not name.startswith(ZOO)]
@@ -70,8 +70,8 @@ def require_model(name: str) -> bool:
 def require_places(plan: Plan) -> None:
     """Raises RecipeError for folders and files of models and weights that do not exist; nothing is fetched."""
     from specframe.kernel.errors import RecipeError
-    from specframe.kernel.zoo import ZOO
     from specframe.neural.weights.locate import find_place
+    from specframe.recipes.zoo import ZOO
 
     problems = []
     for name, part in plan.parts.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from specframe.kernel.discovery import Register, hookimpl
+from specframe.recipes.discovery import Register, hookimpl
 
 Parts: TypeAlias = tuple[tuple[str, str, str], ...]
 """Names, places in a folder, and summaries."""

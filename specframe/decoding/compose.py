@@ -12,11 +12,11 @@ from torch import nn
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registry
 
 Section = str | Mapping[str, Any]
 """A component's name, or its recipe section: `{"use": "dynamic", "depth": 4}`."""

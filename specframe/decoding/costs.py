@@ -28,10 +28,10 @@ from specframe.files.provenance import write_json
 from specframe.kernel.composition import TimedDrafter
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.folders import cache_folder
 from specframe.kernel.interfaces import GreedyTarget, Observer, text_of
 from specframe.kernel.types import GreedyScores, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.build import processor
+from specframe.recipes.folders import cache_folder
 from specframe.sampling.laws import first_argmax
 
 log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from specframe.decoding.generate_support import IMAGES, Ends, refusal
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import Entry, Request, require_whole
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registry
 from specframe.sampling.random import row_seed
 
 

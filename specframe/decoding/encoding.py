@@ -12,7 +12,7 @@ from specframe.components.targets.image_processor import BLIND
 from specframe.files.text import require_unicode
 from specframe.kernel.capabilities import ImageReader, SeeingTarget
 from specframe.kernel.errors import InputError
-from specframe.kernel.registry import one_line
+from specframe.recipes.registry import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor

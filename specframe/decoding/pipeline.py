@@ -25,15 +25,15 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings, report_unused
 from specframe.decoding.stats import Acceptance, Result
 from specframe.decoding.timing import watch
-from specframe.kernel.build import Plan, plan
 from specframe.kernel.capabilities import is_approximate
 from specframe.kernel.composition import attach
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
 from specframe.kernel.types import Cycle
+from specframe.recipes.build import Plan, plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registry
 from specframe.sampling.grammar import grammar_of
 from specframe.sampling.random import row_seed
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specframe.files.isolated import passes, require_limits
 from specframe.kernel.errors import InputError
-from specframe.kernel.registry import suggest
+from specframe.recipes.registry import suggest
 
 Check = Callable[[str, str, str], float]
 """Function from an answer, its prompt and the reference to the answer's quality, from 0 (wrong) to 1 (right)."""

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from specframe.files.text import redact
-from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.recipe import dotted
 from specframe.neural.weights.checkpoint import locate, replacing
+from specframe.recipes.build import Part, Plan
+from specframe.recipes.recipe import dotted
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
 PROVENANCE = "specframe.json"

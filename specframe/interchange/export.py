@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specframe.files.provenance import PROVENANCE, describe_run, read_training, write_json
-from specframe.kernel.build import Plan, plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Drafter, Target
-from specframe.kernel.recipe import Recipe
 from specframe.neural import checkpoint
 from specframe.neural.weights.export import Export, Exportable
+from specframe.recipes.build import Plan, plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 
 def export(

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from specframe.files.provenance import PROVENANCE, describe_run, read_training, write_json
 from specframe.interchange.pickles import convert, pickled
-from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import InputError, WeightsError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.training import FeatureDrafter, Trainable
 from specframe.neural import LAYER_FIELDS, checkpoint
 from specframe.neural.heads import support_of
+from specframe.recipes.build import Part, Plan
 
 ROUNDED = 0.01
 """Largest relative difference between the values read and those read back: rounding to bfloat16 is below."""

@@ -1,1 +1,1 @@
-"""The kernel: words, values and interfaces; it never imports torch at run time."""
+"""The kernel: values, interfaces and composition; it never imports torch at run time."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specframe.kernel.errors import InputError
-from specframe.kernel.folders import cache_folder
+from specframe.recipes.folders import cache_folder
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.options import read_options
-from specframe.kernel.registry import Registration
+from specframe.recipes.discovery import discover
+from specframe.recipes.options import read_options
+from specframe.recipes.registry import Registration
 from specframe.testing.drafters import check_drafter
 from specframe.testing.heads import check_head
 from specframe.testing.losses import check_loss
@@ -52,7 +52,7 @@ def check_plugin(package: str) -> None:
 def check_registration(package: str) -> None:
     """Listing the package's components imports neither torch nor transformers."""
     code = (
-        "import sys; from specframe.kernel.discovery import discover; registry = discover(); "
+        "import sys; from specframe.recipes.discovery import discover; registry = discover(); "
         f"assert any(e.package == {package!r} for e in registry.entries); "
         f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
     )

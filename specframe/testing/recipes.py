@@ -15,11 +15,11 @@ import torch
 from specframe.cli.main import main
 from specframe.components.targets.tiny import random_model
 from specframe.decoding.pipeline import Pipeline, load
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.interfaces import NeuralTarget
-from specframe.kernel.recipe import Recipe
 from specframe.kernel.training import Trainable
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.training.validation import measure
 
 PROMPTS = [[1, 2, 3], [0], [5, 6]]

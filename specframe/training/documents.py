@@ -12,7 +12,7 @@ from typing import Any
 from specframe.files.jsonl import parse_json, read_lines
 from specframe.files.prompts import image_file
 from specframe.kernel.errors import InputError, needs_extra
-from specframe.kernel.zoo import ZOO, data_file
+from specframe.recipes.zoo import ZOO, data_file
 
 SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...], "image": "FILE"}'
 

@@ -17,7 +17,6 @@ from specframe.components.rollouts.text import AlongText
 from specframe.kernel.capabilities import Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
-from specframe.kernel.registry import one_line
 from specframe.kernel.training import (
     AskingRollout,
     Loss,
@@ -28,6 +27,7 @@ from specframe.kernel.training import (
     learning_in,
 )
 from specframe.kernel.types import Committed, Context, Cycle, Teacher, TokenTree
+from specframe.recipes.registry import one_line
 from specframe.training.online_learner import Learner
 from specframe.training.transcripts import Transcript, begin, extend
 

@@ -13,11 +13,11 @@ import torch
 
 from specframe.decoding.pipeline import Pipeline
 from specframe.files.folders import writing
-from specframe.kernel.build import Part, Plan, plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError, RecipeError
-from specframe.kernel.recipe import Recipe
 from specframe.kernel.training import Watcher, learning_in
+from specframe.recipes.build import Part, Plan, plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.training.processes import join, keep_freed
 from specframe.training.progress import watch
 from specframe.training.report import Report

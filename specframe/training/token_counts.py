@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _count(recipe: Path) -> Counter[int]:
     """The counts of a recipe's training data. Raises InputError where it has none, or no tokenizer."""
     from specframe.components.targets.loading import TokenizerSource, locate
-    from specframe.kernel.build import plan
-    from specframe.kernel.discovery import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.recipes.build import plan
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.recipe import Recipe
 
     valid = plan(Recipe.read(recipe), discover())
     settings, target = valid.settings.get("train"), valid.parts["target"].options

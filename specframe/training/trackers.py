@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import InputError, needs_extra
-from specframe.kernel.registry import one_line, suggest
+from specframe.recipes.registry import one_line, suggest
 
 with needs_extra("train", "training"):
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, get_available_trackers

@@ -5,8 +5,8 @@ import pytest
 from specframe.bench.contest.runner import Runner
 from specframe.bench.recipes import OPPONENTS
 from specframe.cli.main import main
-from specframe.kernel.discovery import discover
-from specframe.kernel.registry import Registration
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registration
 
 QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-tokens", "6"]
 
@@ -85,7 +85,7 @@ def test_an_interrupted_bench_prints_how_to_go_on(here, capsys, monkeypatch):
 def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monkeypatch):
     registry = discover()
     registry.add(Registration("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
-    for place in ("specframe.kernel.discovery.discover", "specframe.bench.recipes.discover"):
+    for place in ("specframe.recipes.discovery.discover", "specframe.bench.recipes.discover"):
         monkeypatch.setattr(place, lambda: registry)
     assert main(["bench", "lookup.yaml", "contenders/faller", "plain", *QUICK, "--out", "out"]) == 1
     assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err

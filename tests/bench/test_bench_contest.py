@@ -10,9 +10,9 @@ from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.requests import as_prompts
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
-from specframe.kernel.registry import Registration
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registration
 from specframe.testing import admitted
 from tests.bench.conftest import make_folder, write_recipe
 

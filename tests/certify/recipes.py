@@ -1,8 +1,8 @@
 """Recipes of a small composition with broken parts in it, and the plan of one."""
 
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 COPIES = """
 specframe: 1

@@ -14,10 +14,10 @@ from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.session import Parts, Session
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
 from specframe.neural.ledger import Rows
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from tests.components.targets.images import PLACED, prompt, seeing, text
 

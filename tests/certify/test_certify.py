@@ -11,9 +11,9 @@ from specframe.certify.compositions.small import SmallComposition
 from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate
 from specframe.components.targets.tiny import random_model
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 GREEDY = """
 specframe: 1

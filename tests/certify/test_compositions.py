@@ -12,12 +12,12 @@ import pytest
 from specframe.certify.compositions.shrink import smaller_versions
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.options import read_options
-from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Draw
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.options import read_options
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 
 REGISTRY = discover()

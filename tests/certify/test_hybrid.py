@@ -9,10 +9,10 @@ import pytest
 
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_hybrid
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from tests.components.targets.test_recurrent import reads_the_neighbours_inputs, takes_in_a_rejected_node
 from tests.repo.repository import RECIPES, name

@@ -15,8 +15,8 @@ from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.kernel.capabilities import Needs, Promise
-from specframe.kernel.discovery import discover
 from specframe.kernel.types import Draw, Frontier, TokenTree, Verdict
+from specframe.recipes.discovery import discover
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
 from specframe.testing.plugins import check_entry, check_registration
 from tests.certify.traps import drafts, rules

@@ -8,9 +8,9 @@ import torch
 
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.training.online import Online, Restless
 from specframe.training.online_learner import Learner

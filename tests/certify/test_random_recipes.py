@@ -8,10 +8,10 @@ import pytest
 from specframe.certify.certify import certify_plan
 from specframe.cli.render.certificate import verdict
 from specframe.components.targets.tiny import tiny_model
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 REGISTRY = discover()
 DRAWS = ["top", "iid", "without_replacement"]

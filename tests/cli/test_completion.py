@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from specframe.cli.group import COMMANDS, COMPLETE, PROGRAM, specframe
 from specframe.cli.main import main
-from specframe.kernel.folders import shipped_recipes
+from specframe.recipes.folders import shipped_recipes
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 

@@ -10,9 +10,9 @@ import pytest
 from specframe import recipe_command
 from specframe.cli import group
 from specframe.cli.main import main
-from specframe.kernel import discovery
-from specframe.kernel.build import Plan
 from specframe.plugin import hookimpl
+from specframe.recipes import discovery
+from specframe.recipes.build import Plan
 
 
 @click.command()

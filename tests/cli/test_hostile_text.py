@@ -17,8 +17,8 @@ from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate, print_function
 from specframe.cli.render.figures import print_figures, print_place
 from specframe.decoding.pipeline import Pipeline
-from specframe.kernel.discovery import discover
-from specframe.kernel.registry import Registration
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registration
 from tests.bench.report.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
@@ -132,7 +132,7 @@ def test_messages_of_broken_plugins_are_text(monkeypatch, capsys):
     registry = discover()
     registry.broken["bad"] = NAME
     registry.add(Registration("tree", "odd", "a.b:C", NAME, "bad"))
-    monkeypatch.setattr("specframe.kernel.discovery.discover", lambda: registry)
+    monkeypatch.setattr("specframe.recipes.discovery.discover", lambda: registry)
     assert main(["plugins"]) == 0
     output = capsys.readouterr().out
     assert output.count(SHOWN) == 2

@@ -5,8 +5,8 @@ import tomllib
 import pytest
 
 from specframe.cli.main import main
-from specframe.kernel.folders import recipes_folder, shipped_recipes
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.folders import recipes_folder, shipped_recipes
+from specframe.recipes.recipe import Recipe
 from tests.repo.repository import ROOT
 
 

@@ -8,7 +8,7 @@ import specframe
 from specframe.decoding.baseline import find_divergences, generate_with_transformers, penalised
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError
-from specframe.kernel.recipe import RecipeError
+from specframe.recipes.recipe import RecipeError
 from tests.small_model import make_model
 
 ROWS = [[5, 9, 5, 9, 5], [7, 8, 9], [3, 4, 3, 4, 3, 4, 3]]

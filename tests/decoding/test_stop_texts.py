@@ -6,7 +6,7 @@ import torch
 import specframe
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.kernel.errors import InputError
-from specframe.kernel.recipe import RecipeError
+from specframe.recipes.recipe import RecipeError
 from tests.small_model import make_model, make_tokenizer
 
 PROMPT = "hello"

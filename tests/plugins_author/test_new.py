@@ -16,10 +16,10 @@ import pytest
 from specframe import __version__
 from specframe.cli.main import main
 from specframe.cli.new import COMMANDS, LONGEST, name_parts, render
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError
-from specframe.kernel.registry import KINDS
-from specframe.kernel.versions import require, series
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import KINDS
+from specframe.recipes.versions import require, series
 from tests.repo.repository import PLUGINS, ROOT
 
 

@@ -13,7 +13,7 @@ import pytest
 from specframe import __version__
 from tests.repo.repository import ROOT
 
-pytestmark = pytest.mark.full  # environments take long; tests/kernel/test_plugins.py has such plugins in this process
+pytestmark = pytest.mark.full  # environments take long; tests/recipes/test_plugins.py has such plugins in this process
 
 RECIPE = """
 target: {use: hf, model: zoo://talk-7m}

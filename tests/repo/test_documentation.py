@@ -18,10 +18,10 @@ import specframe.plugin
 import specframe.testing
 from specframe.cli.group import COMMANDS
 from specframe.cli.main import main
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from tests.repo.repository import BASES, PAGES, RECIPES, ROOT, Block, blocks, name, packages
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,4 +1,4 @@
-"""Imports point one way: kernel, native and sampling, neural, files, components, decoding, its uses, cli."""
+"""Imports point one way: kernel, recipes, native and sampling, neural, files, components, decoding, its uses, cli."""
 
 import ast
 import subprocess
@@ -11,11 +11,12 @@ import pytest
 
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-LAYERS = ("kernel", "native", "sampling", "neural", "files", "components", "decoding")
+LAYERS = ("kernel", "recipes", "native", "sampling", "neural", "files", "components", "decoding")
 USES = ("training", "certify", "bench", "inspect", "interchange")
 """Uses of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench"), ("inspect", "training")}
-KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
+NEEDS = {"kernel": frozenset[str](), "recipes": frozenset({"omegaconf", "packaging", "pluggy", "yaml"})}
+"""Packages that layers without torch import at run time."""
 PUBLIC = ("specframe", "specframe.plugin", "specframe.neural", "specframe.testing")
 
 
@@ -115,11 +116,12 @@ def test_a_layer_imports_those_below_it_only(layer):
     assert not wrong
 
 
-def test_the_kernel_needs_little_at_run_time():
-    allowed = KERNEL_NEEDS | {"specframe"} | sys.stdlib_module_names
+@pytest.mark.parametrize("layer", NEEDS)
+def test_the_kernel_and_recipes_need_little_at_run_time(layer):
+    allowed = NEEDS[layer] | {"specframe"} | sys.stdlib_module_names
     wrong = [
         f"{name(path)} imports {imported}"
-        for path in sources(ROOT / "specframe" / "kernel")
+        for path in sources(ROOT / "specframe" / layer)
         for imported in imports(path, run_time_only=True)
         if imported.partition(".")[0] not in allowed
     ]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specframe.kernel.discovery import discover
+from specframe.recipes.discovery import discover
 from tests.bench.report.synthetic import results, run
 from tests.repo.repository import METHODS, packages
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from specframe.cli.main import main
-from specframe.kernel.build import Part, plan
-from specframe.kernel.recipe import Recipe
 from specframe.neural.weights.checkpoint import locate
+from specframe.recipes.build import Part, plan
+from specframe.recipes.recipe import Recipe
 from tests.repo.repository import RECIPES, ROOT, name
 
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]

@@ -10,7 +10,7 @@ import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import InputError, PluginError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.recipe import Recipe
 from specframe.training import documents, texts
 from specframe.training.encoding import encode
 from specframe.training.settings import TrainSettings

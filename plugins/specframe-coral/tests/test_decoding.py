@@ -10,9 +10,9 @@ import pytest
 import specframe
 from specframe import Sampling
 from specframe.certify.compositions.small import SmallComposition
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.testing import check_drafter, check_plugin
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle

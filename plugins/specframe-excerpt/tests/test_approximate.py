@@ -18,8 +18,8 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.capabilities import DelegatingTarget, is_approximate
-from specframe.kernel.discovery import discover
 from specframe.plugin import Prompts, Verdict
+from specframe.recipes.discovery import discover
 from specframe_excerpt.specpc import AttendedTokens
 from tests.approximate_recipe import check_certificate, check_no_answers, check_run, write_recipe
 

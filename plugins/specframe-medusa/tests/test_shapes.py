@@ -14,8 +14,8 @@ from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import expected_tau, optimal_product_shape
 from specframe.components.trees.shape import Shape, parse
-from specframe.kernel.recipe import Recipe
 from specframe.plugin import PairSpec, Predicted, Student, Teacher
+from specframe.recipes.recipe import Recipe
 from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa
 from specframe_medusa.shapes import PUBLISHED, published_shape

@@ -13,12 +13,12 @@ from specframe import CompositionError, InputError, Sampling, WeightsError
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
 from specframe.components.losses.distillation import Distillation
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.options import read_options
-from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
 from specframe.plugin import Draw
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.options import read_options
+from specframe.recipes.recipe import Recipe
 from specframe.testing import admitted, check_drafter, check_head, random_teacher, tiny_target
 from specframe.testing.plugins import check_registration
 from specframe_coral.router import Router

@@ -8,8 +8,8 @@ from specframe.components.trees.fixed import Fixed
 from specframe.components.verifiers.bound import optimal_acceptance
 from specframe.components.verifiers.descent import SURE
 from specframe.kernel.errors import InputError
-from specframe.kernel.options import read_options
 from specframe.kernel.types import Draw
+from specframe.recipes.options import read_options
 from specframe.testing import compare_cycle
 from specframe.testing.plugins import check_registration
 from specframe.testing.verifiers import MixedTree, law_pairs

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specframe.kernel.options import read_options
-from specframe.kernel.registry import Registry
+from specframe.recipes.options import read_options
+from specframe.recipes.registry import Registry
 from specframe.testing import check_decoding
 from specframe.testing.plugins import check_registration
 

@@ -12,9 +12,9 @@ from specframe.certify.compositions.small import SmallComposition
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe_vocabularies.intersection import Intersection

@@ -25,10 +25,10 @@ from torch import Tensor
 
 import specframe
 from specframe import Sampling
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
 from specframe.plugin import Committed, Context, Cycle, Prompts
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.random import SeededRandom
 
 LENGTHS = (250, 1000, 4000, 7500)

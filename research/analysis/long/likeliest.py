@@ -15,9 +15,9 @@ from torch import Tensor
 
 import specframe
 from specframe.components.targets.hf import HFTarget
-from specframe.kernel.zoo import data_file
 from specframe.native.linear import QuantizedLinear
 from specframe.native.screen import Screen
+from specframe.recipes.zoo import data_file
 from specframe.sampling.laws import first_argmax
 
 

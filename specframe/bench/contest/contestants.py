@@ -10,14 +10,14 @@ from pathlib import Path
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.settings import Variant, make_variants
 from specframe.decoding.settings import SamplingSettings
-from specframe.kernel.build import Part, Plan, plan
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
-from specframe.kernel.folders import shipped_recipes
 from specframe.kernel.interfaces import Target, text_of
-from specframe.kernel.options import read_options
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry, suggest
+from specframe.recipes.build import Part, Plan, plan
+from specframe.recipes.folders import shipped_recipes
+from specframe.recipes.options import read_options
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registry, suggest
 
 HF = "hf:"
 TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")

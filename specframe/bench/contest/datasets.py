@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from specframe.files.prompts import PromptRecord, read_records
 from specframe.kernel.errors import InputError, needs_extra
-from specframe.kernel.registry import suggest
+from specframe.recipes.registry import suggest
 
 SHIPPED = "specframe"
 """The set that comes with the package."""

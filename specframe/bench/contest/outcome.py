@@ -18,8 +18,8 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Target, text_of
-from specframe.kernel.registry import one_line
 from specframe.native.linear import unpack_again
+from specframe.recipes.registry import one_line
 from specframe.sampling.grammar import grammar_of
 
 logger = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
-from specframe.kernel.build import Plan
 from specframe.kernel.capabilities import is_approximate
 from specframe.kernel.composition import will_approximate
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Cycle, TokenTree, Verdict
+from specframe.recipes.build import Plan
 
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 

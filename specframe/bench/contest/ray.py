@@ -18,9 +18,9 @@ from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round
 from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import settled_objects
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import SpecframeError, needs_extra
-from specframe.kernel.registry import one_line
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import one_line
 
 TRIES = 3
 """Number of workers that a round may kill before the bench gives it up."""

@@ -23,7 +23,7 @@ from specframe.decoding.settings import RunSettings
 from specframe.files.checks import find_check
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
-from specframe.kernel.registry import one_line
+from specframe.recipes.registry import one_line
 
 logger = logging.getLogger(__name__)
 

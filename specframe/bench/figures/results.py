@@ -12,7 +12,7 @@ from specframe.bench.contest.contestants import Entrant
 from specframe.bench.figures.journal import Journal
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.provenance import describe_run
-from specframe.kernel.build import Plan
+from specframe.recipes.build import Plan
 
 SCHEMA = 1
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from specframe.certify.compositions.small import LENGTH, SmallComposition
-from specframe.kernel.build import Part
 from specframe.kernel.errors import SpecframeError
+from specframe.recipes.build import Part
 
 FEWEST = 3
 """Smallest size of a reduced tree: the root, and two nodes that may be siblings or two levels."""

@@ -12,12 +12,12 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
-from specframe.kernel.build import Part, Plan
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.composition import attach, draft_of
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
+from specframe.recipes.build import Part, Plan
 from specframe.sampling.grammar import GrammarCompiler, TextGrammar
 from specframe.sampling.laws import Sampling
 from specframe.sampling.penalties import Penalties

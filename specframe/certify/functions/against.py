@@ -46,8 +46,8 @@ from specframe.certify.functions.patches import forking
 from specframe.certify.functions.replay import BranchReplay, replay_outcomes
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
-from specframe.kernel.registry import load_local
 from specframe.kernel.types import Draw
+from specframe.recipes.registry import load_local
 
 NEARLY = 1e-6
 """A total variation below this may be float32 arithmetic in the foreign code."""

@@ -30,10 +30,10 @@ from specframe.kernel.types import (
     TokenTree,
     Verdict,
 )
-from specframe.kernel.versions import Renamed
 from specframe.native.linear import logits_of, unpack_again
 from specframe.neural.forward import Features, without_gradients
 from specframe.neural.quantize import Quantization
+from specframe.recipes.versions import Renamed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

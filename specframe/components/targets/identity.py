@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from specframe.kernel.zoo import ZOO
 from specframe.neural.weights.locate import find_place
 from specframe.neural.weights.origin import TargetIdentity
+from specframe.recipes.zoo import ZOO
 
 SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 

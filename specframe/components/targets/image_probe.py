@@ -13,9 +13,9 @@ from specframe.components.targets.kind import TransformersTarget, fingerprint
 from specframe.components.targets.probe import EDITION, LEAVES, PARENTS, remember, tolerance
 from specframe.components.targets.rounding import agree
 from specframe.kernel.errors import InputError
-from specframe.kernel.folders import cache_folder
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.forward import HookedForward
+from specframe.recipes.folders import cache_folder
 
 
 class ImageTarget(TransformersTarget, Protocol):

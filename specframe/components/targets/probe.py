@@ -17,10 +17,10 @@ from specframe.components.targets.kind import TransformersTarget, fingerprint, t
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.components.targets.source import first_line
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.folders import cache_folder
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.cache import cache_name
+from specframe.recipes.folders import cache_folder
 
 WHAT = "be a target, it does not score trees as it scores texts"
 EDITION = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.zoo import model_folder
+from specframe.recipes.zoo import model_folder
 
 GGUF = ".gguf"
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.zoo import canonical_name
 from specframe.neural.weights.checkpoint import CONFIG, akin, locate, read_config, reason, replacing
 from specframe.neural.weights.locate import find_place
+from specframe.recipes.zoo import canonical_name
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target

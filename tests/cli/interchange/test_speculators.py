@@ -12,9 +12,9 @@ import torch
 import specframe
 from specframe.certify.certify import certify_plan
 from specframe.cli.main import main
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 eagle3 = pytest.importorskip(
     "speculators.models.eagle3", reason="speculators is not installed: pip install --no-deps speculators hs-connectors"

@@ -17,10 +17,10 @@ from specframe.components.heads import FullHead, Trimmed
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_model
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
 from specframe.plugin import Draw
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.testing import check_drafter
 from specframe.training.online import Online
 from specframe_specdecpp.head import AcceptanceHead

@@ -10,10 +10,10 @@ from specframe import Sampling, WeightsError
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
 from specframe.neural import checkpoint
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.testing import GivenSession, GrowingTree, fit, random_teacher, shake, tiny_target
 from specframe_chimera.drafter import Chimera
 from specframe_coral.router import Router

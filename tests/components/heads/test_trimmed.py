@@ -9,11 +9,11 @@ import torch
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed, read_counts, store_vocabulary
 from specframe.components.targets.table import TableTarget
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.kernel.recipe import Recipe
 from specframe.neural.heads import make_proposal
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe.training import token_counts as counting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.kernel.discovery import discover
+from specframe.recipes.discovery import discover
 from specframe.testing import check_loss
 
 NEEDED = {"d-pace": {"loss": CrossEntropy()}, "hybrid": {"loss": CrossEntropy()}}

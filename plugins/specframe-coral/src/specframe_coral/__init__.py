@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specframe.plugin import hookimpl
 
 if TYPE_CHECKING:
-    from specframe.kernel.discovery import Register
+    from specframe.recipes.discovery import Register
 
 COMPONENTS = [
     ("loss", "csra", "csra:CSRA", "CORAL: InfoNCE between the features of a rollout's steps"),

@@ -19,7 +19,7 @@ from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verif
 from specframe.kernel.layers import PromptSelection, SightPolicy
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout, Watcher
-from specframe.kernel.versions import Renamed, missing_methods
+from specframe.recipes.versions import Renamed, missing_methods
 
 KINDS: dict[str, type] = {
     "target": Target,

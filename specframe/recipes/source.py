@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.folders import find_recipe
+from specframe.recipes.folders import find_recipe
 
 Key = tuple[str | int, ...]
 """The path to a value: ("loss", 0, "weight")."""

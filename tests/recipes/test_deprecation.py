@@ -6,13 +6,13 @@ import pytest
 from packaging.version import Version
 
 from specframe import __version__
-from specframe.kernel.build import plan
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
 from specframe.plugin import Renamed, hookimpl
-from tests.kernel.test_plugins import Point
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
+from tests.recipes.test_plugins import Point
 
 GONE = "0.3"
 RECIPE = """\

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.recipe import Recipe
 
 PARENT = """\
 specframe: 1

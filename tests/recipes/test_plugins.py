@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError, RecipeError
-from specframe.kernel.folders import recipes_folder, shipped_recipes
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import KINDS, Registration, Registry
-from specframe.kernel.versions import own_packages
 from specframe.plugin import hookimpl
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.folders import recipes_folder, shipped_recipes
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import KINDS, Registration, Registry
+from specframe.recipes.versions import own_packages
 
 
 class Point:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union
 from specframe.kernel import interfaces, layers, sampling, training
 from specframe.kernel import types as values
 from specframe.kernel.errors import PluginError
-from specframe.kernel.registry import KINDS
+from specframe.recipes.registry import KINDS
 
 REQUIRED: Any = inspect.Parameter.empty
 _BY_PROTOCOL = {protocol: kind for kind, protocol in KINDS.items()}

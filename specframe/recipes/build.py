@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
-from specframe.kernel.folders import recipes_folder
-from specframe.kernel.options import Mismatch, Option, convert, read_options
-from specframe.kernel.recipe import Recipe, dotted
-from specframe.kernel.registry import Registration, Registry, load_local, one_line, suggest
-from specframe.kernel.source import Key
-from specframe.kernel.versions import current_name, own_packages
-from specframe.kernel.zoo import find_weights, require_model
+from specframe.recipes.folders import recipes_folder
+from specframe.recipes.options import Mismatch, Option, convert, read_options
+from specframe.recipes.recipe import Recipe, dotted
+from specframe.recipes.registry import Registration, Registry, load_local, one_line, suggest
+from specframe.recipes.source import Key
+from specframe.recipes.versions import current_name, own_packages
+from specframe.recipes.zoo import find_weights, require_model
 
 VERSION = 1
 """The recipe format this release reads: `specframe: 1`."""

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.source import UNREADABLE, Key, has, keys, merged, read_source
+from specframe.recipes.source import UNREADABLE, Key, has, keys, merged, read_source
 
 COMMAND_LINE = "command line"
 CRAMPED = re.compile(r"[{,]\s*\w+:[^\s/]")

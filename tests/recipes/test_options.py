@@ -6,8 +6,8 @@ import pytest
 
 from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Head
-from specframe.kernel.options import Mismatch, convert, describe, read_options
 from specframe.kernel.types import Draw
+from specframe.recipes.options import Mismatch, convert, describe, read_options
 
 
 class Colour(Enum):

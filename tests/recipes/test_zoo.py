@@ -8,11 +8,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from specframe.kernel.build import plan
 from specframe.kernel.errors import PluginError
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registration, Registry
-from specframe.kernel.zoo import find_weights, model_folder
+from specframe.recipes.build import plan
+from specframe.recipes.recipe import Recipe
+from specframe.recipes.registry import Registration, Registry
+from specframe.recipes.zoo import find_weights, model_folder
 
 
 class Model(SimpleNamespace):
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_one_line(registry, name, message):
 
 
 def test_a_recipes_weights_are_found_for_its_target_in_nested_parts_too(tmp_path):
-    from specframe.kernel.discovery import discover
+    from specframe.recipes.discovery import discover
 
     path = tmp_path / "recipe.yaml"
     path.write_text(

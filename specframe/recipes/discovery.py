@@ -11,8 +11,8 @@ import pluggy
 
 from specframe._version import __version__
 from specframe.kernel.errors import PluginError
-from specframe.kernel.registry import Registration, Registry, one_line
-from specframe.kernel.versions import Renamed, require
+from specframe.recipes.registry import Registration, Registry, one_line
+from specframe.recipes.versions import Renamed, require
 
 GROUP = "specframe"
 """The entry-point group that pip-installed plugins name themselves in."""

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from specframe.kernel.discovery import SWITCH, discover
 from specframe.kernel.errors import PluginError
-from specframe.kernel.registry import Registry
+from specframe.recipes.discovery import SWITCH, discover
+from specframe.recipes.registry import Registry
 
 ZOO = "zoo://"
 

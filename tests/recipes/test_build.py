@@ -1,10 +1,10 @@
 import pytest
 
 from specframe.cli.main import main
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.recipe import Recipe
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 
 GOOD = """\
 specframe: 1

@@ -1,6 +1,6 @@
 """Store a draft vocabulary for the head ``trimmed``: ``python vocabulary.py --counts FILE --vocab N --out FOLDER``.
 
-``python -m specframe.training.token_counts RECIPE FILE`` counts the tokens that the target writes; the most frequent
+``specframe train RECIPE --count-tokens FILE`` counts the tokens that the target writes; the most frequent
 ones are kept.
 """
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from specframe.cli.arguments import asked_recipe, json_option, local_code_allowed, recipe_command, replanned
+from specframe.cli.arguments import PATH, asked_recipe, json_option, local_code_allowed, recipe_command, replanned
 from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
@@ -27,14 +28,25 @@ DIAGNOSED = 4
     metavar="N",
     help="print where the time of N steps goes; nothing is saved",
 )
+@click.option(
+    "--count-tokens",
+    type=PATH,
+    metavar="FILE",
+    help="write how often each token occurs in the answers of train.data, for the head trimmed; nothing is trained",
+)
 @json_option("print the outcome as one JSON object on the last line")
-def train(plan: Plan, warm_start: bool, profile_steps: int | None, as_json: bool) -> int:
+def train(plan: Plan, warm_start: bool, profile_steps: int | None, count_tokens: Path | None, as_json: bool) -> int:
     """Train the recipe's drafter; the same command resumes an interrupted run."""
     from specframe.training.progress import watch
     from specframe.training.recipe import last_training_of, stages_of, trained_option, training_of
     from specframe.training.timing import profile_steps as profiled
+    from specframe.training.token_counts import write_counts
     from specframe.training.train import prepared
 
+    if count_tokens is not None:
+        counts = write_counts(plan, count_tokens)
+        print(printable(f"{counts.total():,} tokens, {len(counts):,} different ones, in {count_tokens}"))
+        return 0
     if profile_steps is not None:
         first = stages_of(plan, local_code_allowed())[0]
         with (

@@ -53,8 +53,8 @@ class Trimmed:
     emits it. A drafter can be trained through this head, which costs as much less as the head is smaller; or be
     trained with the head `full` and trimmed afterwards.
 
-    `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `python -m
-    specframe.training.token_counts RECIPE counts.json` makes it of the answers in the recipe's training data.
+    `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `specframe
+    train RECIPE --count-tokens counts.json` makes it of the answers in the recipe's training data.
     Without it the tokens of the smallest ids are kept: byte-pair vocabularies are numbered by the frequency
     of their merges. Tokens that were never counted follow, smallest ids first.
 

@@ -1,18 +1,19 @@
-"""Counts the tokens that a target emits: `python -m specframe.training.token_counts RECIPE counts.json`."""
+"""Counts of the tokens that a target emits: `specframe train RECIPE --count-tokens counts.json`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.errors import InputError
 from specframe.training import documents
 from specframe.training.encoding import encode
+
+if TYPE_CHECKING:
+    from specframe.recipes.build import Plan
 
 
 def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
@@ -24,38 +25,22 @@ def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
     return counted
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command: 0, or 2 after a message on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m specframe.training.token_counts", description=__doc__)
-    parser.add_argument("recipe", type=Path, help="its train.data is counted with its target's tokenizer")
-    parser.add_argument("out", type=Path, help="the JSON file, for the head trimmed")
-    options = parser.parse_args(arguments)
-    try:
-        counted = _count(options.recipe)
-        options.out.write_text(json.dumps({str(token): n for token, n in counted.most_common()}), encoding="utf-8")
-    except (SpecframeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{counted.total():,} tokens, {len(counted):,} different ones, in {options.out}")
-    return 0
+def write_counts(plan: Plan, path: Path) -> Counter[int]:
+    """The counts of a recipe's training data, written as the head `trimmed` reads them.
 
-
-def _count(recipe: Path) -> Counter[int]:
-    """The counts of a recipe's training data. Raises InputError where it has none, or no tokenizer."""
+    Raises InputError for a recipe without training data or tokenizer, and for a file that cannot be written.
+    """
     from specframe.components.targets.loading import TokenizerSource, locate
-    from specframe.recipes.build import plan
-    from specframe.recipes.discovery import discover
-    from specframe.recipes.recipe import Recipe
 
-    valid = plan(Recipe.read(recipe), discover())
-    settings, target = valid.settings.get("train"), valid.parts["target"].options
+    settings, target = plan.settings.get("train"), plan.parts["target"].options
     if settings is None or "model" not in target:
-        raise InputError(f"{recipe}: counting needs a train section, and the target hf with a model")
+        raise InputError(f"{plan.recipe.path}: counting needs a train section, and the target hf with a model")
     tokenizer = TokenizerSource(locate(target["model"]), target.get("revision")).get()
     if tokenizer is None:
-        raise InputError(f"{recipe}: the target {target['model']} has no tokenizer")
-    return count(settings.data, tokenizer)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise InputError(f"{plan.recipe.path}: the target {target['model']} has no tokenizer")
+    counted = count(settings.data, tokenizer)
+    try:
+        path.write_text(json.dumps({str(token): n for token, n in counted.most_common()}), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    return counted

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specframe.certify.compositions.small import SmallComposition
+from specframe.cli.main import main
 from specframe.components.heads import Trimmed, read_counts, store_vocabulary
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
@@ -16,7 +17,6 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
-from specframe.training import token_counts as counting
 from specframe_eagle.drafter import Eagle
 
 COUNTS = {"4": 9, "1": 9, "6": 20, "0": 1}
@@ -155,7 +155,7 @@ def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
         "specframe: 1\ntarget: {use: hf, model: zoo://talk-7m}\ndrafter: none\nverifier: match\n"
         f"train: {{data: [{texts}], rollout: teacher-forced}}\n"
     )
-    assert counting.main([str(recipe), str(out)]) == 0
+    assert main(["train", str(recipe), "--count-tokens", str(out)]) == 0
     from transformers import AutoTokenizer
 
     from specframe import model_folder
@@ -171,5 +171,5 @@ def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
 def test_a_recipe_without_training_data_is_refused(tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("specframe: 1\ntarget: {use: table}\ndrafter: none\nverifier: match\n")
-    assert counting.main([str(recipe), str(tmp_path / "counts.json")]) == 2
+    assert main(["train", str(recipe), "--count-tokens", str(tmp_path / "counts.json")]) == 2
     assert "train section" in capsys.readouterr().err

@@ -17,8 +17,8 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Cycle, Verdict
 from specframe.plugin import RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
-from specframe_spectr.kseq import KSeq
-from specframe_spectr.transport import Transport
+from specframe_trees.spectr.kseq import KSeq
+from specframe_trees.spectr.transport import Transport
 
 Note = TypeVar("Note")
 

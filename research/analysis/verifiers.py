@@ -23,9 +23,9 @@ from specframe import Sampling
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.plugin import Context, Draw, SeededRandom, TokenTree, TreePolicy, greedy_acceptance, optimal_acceptance
 from specframe.testing.tables import GivenDrafter
-from specframe_spectr.kseq import KSeq
-from specframe_spectr.transport import Transport
 from specframe_trees.greedy import Greedy
+from specframe_trees.spectr.kseq import KSeq
+from specframe_trees.spectr.transport import Transport
 
 NUMBERS = Path(__file__).resolve().parent / "verifiers.json"
 TEMPERATURES = (0.6, 1.0)

@@ -9,7 +9,7 @@ from specframe import Sampling
 from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.plugin import Context, SeededRandom
 from specframe.testing.tables import GivenDrafter
-from specframe_spectr.transport import Transport
+from specframe_trees.spectr.transport import Transport
 
 pytestmark = pytest.mark.slow
 

@@ -39,7 +39,7 @@ COMMANDS = {
 """The built-in commands: each is a click command, most in the module of its name in this package."""
 PLACES = {"export": "interchange:export", "import": "interchange:imports"}
 """Commands in a module of another name: the module, and their name there."""
-PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-retrieval"}
+PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-text"}
 """Commands of this project that have a package of their own."""
 TRY = {
     "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",

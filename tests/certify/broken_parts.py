@@ -13,8 +13,8 @@ from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
-from specframe_spectr.kseq import KSeq
-from specframe_spectr.transport import Transport
+from specframe_trees.spectr.kseq import KSeq
+from specframe_trees.spectr.transport import Transport
 
 
 def fair(found: Any, where: Any, random: Any, vocab: int) -> Any:

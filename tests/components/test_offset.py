@@ -20,7 +20,7 @@ from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
 from specframe_falcon.drafter import Falcon
-from specframe_longspec.drafter import LongSpec
+from specframe_self.longspec.drafter import LongSpec
 
 TARGET = tiny_target("llama", vocab=11, size=8, layers=2, dtype=torch.float64)
 ROLLOUTS = {

@@ -20,16 +20,16 @@ from specframe.kernel.types import Committed, Context, Prompts
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import tiny_target
+from specframe_blocks.dflash.dflash import DFlash
+from specframe_blocks.dflash.dspark import DSpark
+from specframe_blocks.mtp.drafter import MTP
 from specframe_chimera.drafter import Chimera
-from specframe_dflash.dflash import DFlash
-from specframe_dflash.dspark import DSpark
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.parallel.drafter import PEagle
 from specframe_falcon.drafter import Falcon
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
-from specframe_mtp.drafter import MTP
 from specframe_parallelspec.drafter import ParallelSpec
 
 LAYERS = 8

@@ -14,7 +14,7 @@ from specframe.plugin import NeuralTarget
 from specframe.testing import GivenSession, GrowingTree, shake
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
-from specframe_specdecpp.head import AcceptanceHead
+from specframe_models.specdecpp.head import AcceptanceHead
 
 VOCAB, SIZE = 7, 8
 

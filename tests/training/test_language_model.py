@@ -22,7 +22,7 @@ from specframe.training.progress import Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
 from specframe.training.validation import LEVELS, Guesses
-from specframe_alignment.replay import Replay
+from specframe_models.alignment.replay import Replay
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 LOSSES = [(Distillation(alpha=1.0), 1.0, "distillation")]

@@ -20,7 +20,7 @@ from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
 from specframe_eagle.wide import published_taps
-from specframe_specdecpp.head import AcceptanceHead
+from specframe_models.specdecpp.head import AcceptanceHead
 
 CLOSE = 1e-5
 """Weights are float64, but rotary angles are float32 in transformers."""

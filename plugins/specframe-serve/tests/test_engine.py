@@ -13,8 +13,8 @@ from specframe import Sampling
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import random_model
 from specframe.training.online import Online
-from specframe_retrieval.corpus import build
 from specframe_serve.settings import ServeSettings
+from specframe_text.retrieval.corpus import build
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
 DRAFTERS = {

@@ -22,7 +22,7 @@ def test_listing_it_imports_no_torch_and_its_parts_can_be_explained(registry: Re
     """Their contracts are checked at a small size elsewhere: `check_plugin` would take them as they come."""
     check_registration("specframe-trees")
     parts = [entry.load() for entry in registry.entries if entry.package == "specframe-trees"]
-    assert len(parts) == 6 and all(part.__doc__ and read_options(part) for part in parts)
+    assert len(parts) == 10 and all(part.__doc__ and read_options(part) for part in parts)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -34,10 +34,10 @@ from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
 from specframe.plugin import Committed, Context, Cycle, Drafter, Observer, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
-from specframe_lookahead.logitspec import LogitSpec
-from specframe_lookahead.lookahead import Lookahead
-from specframe_retrieval.corpus import Corpus, build
-from specframe_retrieval.retrieval import Retrieval
+from specframe_text.lookahead.logitspec import LogitSpec
+from specframe_text.lookahead.lookahead import Lookahead
+from specframe_text.retrieval.corpus import Corpus, build
+from specframe_text.retrieval.retrieval import Retrieval
 
 VOCAB = 49_152
 """SmolLM2's."""

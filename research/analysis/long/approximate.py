@@ -28,7 +28,7 @@ import specframe
 from specframe import Pipeline
 from specframe.certify.guarantees import logits_along
 from specframe.plugin import KnownPrefix, LayeredTarget
-from specframe_excerpt.specpc import AttendedTokens
+from specframe_self.excerpt.specpc import AttendedTokens
 
 NEW, DRAFTED = 32, 48
 """New tokens of an answer, and of a timed draft."""

@@ -16,7 +16,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
-from specframe_specdecpp.threshold import Threshold
+from specframe_models.specdecpp.threshold import Threshold
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
 from specframe_trees.greedy import Greedy

@@ -17,7 +17,7 @@ from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.types import Frontier, Verdict
 from specframe.testing import GrowingTree
-from specframe_sights.window import SinkWindow
+from specframe_self.selections.window import SinkWindow
 
 VOCAB = 11
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8], [3, 1, 4, 1, 5, 9, 2]]

@@ -18,7 +18,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
-from specframe_lookahead.lookahead import Lookahead
+from specframe_text.lookahead.lookahead import Lookahead
 from specframe_trees.adaptive import Adaptive
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first

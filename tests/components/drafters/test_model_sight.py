@@ -22,8 +22,8 @@ from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenSession, check_drafter, tiny_target
-from specframe_sights.chunks import KeyChunks
-from specframe_sights.window import SinkWindow
+from specframe_self.selections.chunks import KeyChunks
+from specframe_self.selections.window import SinkWindow
 
 VOCAB = 24
 WARM = Sampling(temperature=1.0)

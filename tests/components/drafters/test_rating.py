@@ -23,10 +23,10 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from specframe.testing import check_drafter
 from specframe.training.online import Online
-from specframe_specdecpp.head import AcceptanceHead
-from specframe_specdecpp.loss import AcceptanceLoss
-from specframe_specdecpp.rollout import AcceptanceRollout
-from specframe_specdecpp.threshold import Threshold
+from specframe_models.specdecpp.head import AcceptanceHead
+from specframe_models.specdecpp.loss import AcceptanceLoss
+from specframe_models.specdecpp.rollout import AcceptanceRollout
+from specframe_models.specdecpp.threshold import Threshold
 
 VOCAB = 11
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 1]]

@@ -22,10 +22,10 @@ from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
+from specframe_models.specdecpp.head import AcceptanceHead
+from specframe_models.specdecpp.loss import AcceptanceLoss
+from specframe_models.specdecpp.rollout import AcceptanceRollout
 from specframe_parallelspec.drafter import ParallelSpec
-from specframe_specdecpp.head import AcceptanceHead
-from specframe_specdecpp.loss import AcceptanceLoss
-from specframe_specdecpp.rollout import AcceptanceRollout
 
 VOCAB, SIZE = 11, 8
 DRAFTERS = {

@@ -10,10 +10,10 @@ from specframe import CompositionError
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
-from specframe_sights.chunks import KeyChunks
-from specframe_sights.snapkv import SnapKV
-from specframe_sights.speckv import SpecKV
-from specframe_sights.verified import Verified
+from specframe_self.selections.chunks import KeyChunks
+from specframe_self.selections.snapkv import SnapKV
+from specframe_self.selections.speckv import SpecKV
+from specframe_self.selections.verified import Verified
 from tests.components.targets.models import accept, batch, random_tree
 from tests.components.targets.test_layers import BROAD
 

@@ -5,10 +5,10 @@ import pytest
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.traversal import Traversal
 from specframe.plugin import Draw
-from specframe_spectr.transport import Transport
 from specframe_trees.adaptive import Adaptive
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
+from specframe_trees.spectr.transport import Transport
 
 SETTLED = [
     Adaptive(costs=[1.0, 1.3, 1.65], depth=2, widths=(2,), draw=Draw.IID),

@@ -12,7 +12,7 @@ from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import History, Sampling
 from specframe.sampling.random import SeededRandom
-from specframe_specdecpp.threshold import Threshold
+from specframe_models.specdecpp.threshold import Threshold
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
 from specframe_trees.greedy import Greedy

@@ -15,8 +15,8 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle
 from specframe.testing.trees import check_shape
-from specframe_spectr.kseq import KSeq
-from specframe_spectr.transport import Transport
+from specframe_trees.spectr.kseq import KSeq
+from specframe_trees.spectr.transport import Transport
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.25, 0.6, 0.15]], dtype=torch.float64)
 Q = torch.tensor([[0.35, 0.05, 0.6], [0.02, 0.08, 0.9], [0.1, 0.15, 0.75]], dtype=torch.float64)

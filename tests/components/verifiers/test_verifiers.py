@@ -14,8 +14,8 @@ from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 from specframe.testing.references import Row, match_reference, recorded_law, recursive_reference
-from specframe_spectr.kseq import KSeq
-from specframe_spectr.transport import Transport
+from specframe_trees.spectr.kseq import KSeq
+from specframe_trees.spectr.transport import Transport
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 SAMPLED = {"draws": frozenset(Draw), "exact": True}

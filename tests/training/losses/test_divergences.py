@@ -29,17 +29,17 @@ from specframe.components.targets.tiny import random_model
 from specframe.plugin import Student, Teacher
 from specframe.testing import check_loss, random_teacher, tiny_target
 from specframe.testing.losses import example
-from specframe_dflash.d_pace import DPace
-from specframe_dflash.dflash import DFlash
-from specframe_dflash.dspark import DSpark
-from specframe_dflash.rollout import AnchoredBlocks
+from specframe_blocks.dflash.d_pace import DPace
+from specframe_blocks.dflash.dflash import DFlash
+from specframe_blocks.dflash.dspark import DSpark
+from specframe_blocks.dflash.rollout import AnchoredBlocks
+from specframe_blocks.mtp.drafter import MTP
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.parallel.drafter import PEagle
 from specframe_eagle.parallel.rollout import COD
 from specframe_eagle.rollout import TrainingTimeTest
 from specframe_medusa.medusa import Medusa
-from specframe_mtp.drafter import MTP
 from specframe_parallelspec.drafter import ParallelSpec
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]

@@ -12,7 +12,7 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation, TopKDistillation
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Draw, Student, Teacher
-from specframe_specdecpp.loss import AcceptanceLoss
+from specframe_models.specdecpp.loss import AcceptanceLoss
 
 VOCAB, SUPPORT = 9, [1, 2, 5, 8]
 LOSSES = {

@@ -15,7 +15,7 @@ from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.losses.scored import scored
 from specframe.kernel.predictions import LazyStudent, LazyTeacher
 from specframe.kernel.types import Student, Teacher
-from specframe_dflash.d_pace import DPace
+from specframe_blocks.dflash.d_pace import DPace
 
 VOCAB, WIDTH, BATCH, LENGTH, COUNT = 11, 5, 3, 7, 12
 SUPPORT = torch.tensor([0, 2, 3, 7, 10])

@@ -1,0 +1,1 @@
+"""DFlash's and DSpark's drafters."""

@@ -1,0 +1,273 @@
+"""DFlash's network and its session: layers over a block of tokens, with keys and values of the target's features."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AutoModel
+
+from specframe import CompositionError
+from specframe.neural import (
+    Blocks,
+    DraftNetwork,
+    DraftSession,
+    Embed,
+    Pending,
+    RowSession,
+    gather,
+    rotation,
+    tensor_on,
+    turned,
+)
+from specframe.plugin import PairSpec, Predicted
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from specframe.plugin import Frontier
+    from specframe_blocks.dflash.plan import BlockPlan, OwnHead
+
+Memory = list[tuple[Tensor, Tensor]]
+"""The keys and values of the committed text, of each layer: [B, heads, W, d] each."""
+
+
+class Backbone(DraftNetwork, nn.Module):
+    """The block-diffusion drafter of DFlash (arXiv 2602.06036), its weights under the published names.
+
+    The taps' features, side by side, become one context feature by `fc` and `hidden_norm`. A block is the root's
+    embedding and, behind it, that of the mask token as often as there is room. Every layer attends from the block to
+    the block, in both directions, and to the context, whose keys and values are made by the same maps, without the
+    layer's norm. Context feature i stands at position i, where its token does, the root behind all of them. A layer
+    with a window sees the newest context features alone.
+
+    Args:
+        config: of the layers, as `layer_config` makes it.
+        plan: its other properties.
+        own: the LM head of its own, if it has one.
+    """
+
+    d2t: Tensor | None
+    t2d: Tensor | None
+
+    def __init__(self, config: PretrainedConfig, plan: BlockPlan, own: OwnHead | None = None) -> None:
+        super().__init__()
+        model = _bare_model(config)
+        self.config, self.plan = config, plan
+        self.spec = PairSpec(
+            taps=tuple(f"layer.{layer}" for layer in plan.taps), imitates=None, feeds=False, side_by_side=False
+        )
+        self.levels = plan.levels
+        size = int(config.hidden_size)
+        self.fc = nn.Linear(len(plan.taps) * size, size, bias=False)
+        self.hidden_norm: nn.Module = copy.deepcopy(model.norm)
+        self.layers: nn.ModuleList = model.layers
+        self.norm: nn.Module = model.norm
+        self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
+        self.lm_head = None if own is None else nn.Linear(size, own.rows, bias=False)
+        tokens = None if own is None else own.tokens
+        self.register_buffer("d2t", None if tokens is None else tokens - torch.arange(len(tokens)))
+        inside = tokens is not None and own is not None and own.listed
+        self.register_buffer("t2d", torch.zeros(int(config.vocab_size), dtype=torch.bool) if inside else None)
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens of its own LM head, int64 [v]; None: the vocabulary, or it has none."""
+        return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The context features, given the taps' side by side: [.., A D] -> [.., H]."""
+        fused: Tensor = self.hidden_norm(self.fc(features))
+        return fused
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions of a block that begins behind every entry; texts stand alone, so there is no mask."""
+        entries = torch.arange(features.shape[1], device=features.device).expand(len(features), -1)
+        return self.blocks(features, tokens, embed, entries)
+
+    def blocks(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Predicted:
+        """The predictions of blocks that begin behind these entries [B, A] of texts: [B, A, K, H].
+
+        Entry i is context feature i and token i + 1, which is the root of its block; it sees the context up to i.
+        """
+        return self.predicted(self.states(features, tokens, embed, entries))
+
+    def predicted(self, read: Tensor) -> Predicted:
+        """Returns predictions to be read by the LM head, with the backbone's own head if it has one."""
+        return Predicted(read, read=self.lm_head)
+
+    def states(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Tensor:
+        """Returns the LM head's inputs for these blocks: [B, A, K, H]."""
+        memory = self.remember(features, torch.arange(features.shape[1], device=features.device)[None])
+        sees = torch.arange(features.shape[1], device=features.device) <= entries[..., None]  # [B, A, n]
+        return self(self.start(tokens.gather(1, entries), embed), memory, sees, entries + 1)
+
+    def start(self, roots: Tensor, embed: Embed) -> Tensor:
+        """The rows of blocks with these roots, [B, A] -> [B, A, S, H]."""
+        masks = roots.new_full((*roots.shape, self.plan.size - 1), self.plan.mask)
+        return embed(torch.cat([roots[..., None], masks], -1))
+
+    def remember(self, context: Tensor, positions: Tensor) -> Memory:
+        """The keys and values of context features [B, n, H] at positions [B or 1, n], layer by layer."""
+        rope = self.rope(context, positions)
+        return [keys_values(self.attention(layer), context, rope) for layer in range(len(self.layers))]
+
+    def forward(self, rows: Tensor, memory: Memory, sees: Tensor, first: Tensor) -> Tensor:
+        """Computes the LM head's inputs for blocks: rows [B, A, S, H] -> [B, A, K, H].
+
+        Args:
+            rows: of A blocks of every text.
+            memory: the context's keys and values, W of each.
+            sees: [B, A, W] bool, which of them a block sees.
+            first: [B, A] int64, the position of its root.
+        """
+        size = rows.shape[2]
+        positions = first[..., None] + torch.arange(size, device=rows.device)  # [B, A, S]
+        cos, sin = (part.unflatten(1, positions.shape[1:]) for part in self.rope(rows, positions.flatten(1)))
+        views = [self.plan.view(layer) for layer in range(len(memory))]
+        masks = {view: _mask(sees, first, size, *view) for view in set(views)}
+        x = rows
+        for number, (keys, values) in enumerate(memory):
+            layer: Any = self.layers[number]
+            mask = masks[views[number]]
+            x = x + attend(layer.self_attn, layer.input_layernorm(x), keys, values, (cos, sin), mask)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        out: Tensor = self.norm(x if self.plan.from_anchor else x[:, :, 1:])
+        return out
+
+    def attention(self, layer: int) -> Any:
+        """A layer's attention, whose maps and norms are transformers' own."""
+        return self.layers[layer].self_attn
+
+    def rope(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions [B, T]: [B, T, d] each."""
+        return rotation(self._rotary[0], like, positions)
+
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        return BlockSession(self, embed, slots, room=room)
+
+
+class BlockSession(RowSession):
+    """The decoding state of a session's rows: a block is drafted below the root, and nothing of it is remembered.
+
+    Slot i of the cache holds the keys and values of context feature i, in all layers.
+
+    The arguments are those of `specframe.neural.FeatureSession`.
+    """
+
+    def __init__(self, network: Backbone, embed: Embed, slots: int, *, room: int = 0, spare: int = 256) -> None:
+        super().__init__(network.fc.weight, slots, room, spare, layers=len(network.layers))
+        self.network = network
+        self.embed = embed
+
+    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The tokens [B, M] and the context features [B, M, H]."""
+        return tokens, self.network.fuse(gather(self.network.spec, features))
+
+    def seen(self, counts: list[int]) -> Tensor:
+        """Mask of the slots that hold the rows' `counts` features: [B, W] bool, W up to the longest row's end."""
+        device = self.network.fc.weight.device
+        slots = torch.arange(max(counts, default=0), device=device)
+        return slots < tensor_on(device, counts)[:, None]
+
+    def take(self, pending: Pending) -> Blocks:
+        """Caches keys and values of new features, and runs the block below every row's root."""
+        tokens, context = pending.pairs
+        batch, length = tokens.shape
+        starts, device = pending.starts, tokens.device
+        places = torch.arange(length, device=device).expand(batch, -1)
+        even = min(starts) == max(starts)
+        places = places + (starts[0] if even else tensor_on(device, starts)[:, None])  # [B, M]
+        width = max(starts) + length
+        self.reserve(width)
+        self.cache.aim(starts[0] if even else places, width, pending.first)
+        new = self.network.remember(context, places)
+        memory = [self.cache.update(*part, layer) for layer, part in enumerate(new)]
+        sees = self.seen(pending.held)
+        sees = pad(sees, (0, width - sees.shape[1]))[:, None]  # [B, 1, W]
+        counts = tensor_on(device, pending.held)
+        ends = tensor_on(device, pending.fresh)[:, None] - 1
+        rows = self.network.start(tokens.gather(1, ends), self.embed)  # [B, 1, S, H]
+        states = self.network(rows, memory, sees, counts[:, None])[:, 0]  # [B, K, H]
+        return Blocks.of_root(states, (), counts)
+
+    def expand(self, frontier: Frontier) -> Predicted:
+        """The block below the root, which may be asked for again. Raises CompositionError below the block."""
+        if frontier.tree.levels == 0:
+            self.settle()
+        elif bool((frontier.nodes != 0).any()):
+            raise too_long(self.network.levels)
+        return self.network.predicted(self.draft[0].outputs.expand(-1, frontier.nodes.shape[1], -1, -1))
+
+
+def _mask(sees: Tensor, first: Tensor, size: int, window: int | None, causal: bool) -> Tensor:
+    """The mask of one kind of layer, [B, 1, 1, A, S, W + S], of blocks that see [B, A, W] of the context.
+
+    A window is counted from the root, at position `first` [B, A], for all rows of a block.
+    """
+    if window is not None:
+        sees = sees & (torch.arange(sees.shape[2], device=sees.device) >= first[..., None] - window)
+    own = torch.ones(size, size, dtype=torch.bool, device=sees.device)
+    own = (own.tril() if causal else own).expand(*sees.shape[:2], size, size)
+    return torch.cat([sees[:, :, None].expand(-1, -1, size, -1), own], -1)[:, None, None]
+
+
+def too_long(levels: int) -> CompositionError:
+    """The error of a tree that is deeper than a block is long."""
+    return CompositionError(
+        f"the drafter's blocks are of {levels} tokens, and nothing is drafted below them: make the tree at most "
+        f"{levels} deep, or train a drafter of a larger block_size"
+    )
+
+
+def keys_values(attention: Any, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The keys and values of [B, n, H]: [B, heads, n, d] each."""
+    heads = (-1, attention.head_dim)
+    keys = attention.k_norm(attention.k_proj(x).unflatten(-1, heads)).transpose(1, 2)
+    cos, sin = (part[:, None] for part in rope)
+    return turned(keys, cos, sin), attention.v_proj(x).unflatten(-1, heads).transpose(1, 2)
+
+
+def attend(
+    attention: Any, x: Tensor, keys: Tensor, values: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor
+) -> Tensor:
+    """Attention from blocks [B, A, S, H] to the context's keys and values [B, G, W, d] and to the block itself.
+
+    The blocks of a text share its context but never see each other, so scores are those of the context and those
+    within a block, [B, G, Q, A, S, W + S] together; Q queries share a head of keys.
+    """
+    size = attention.head_dim
+    heads, groups = (-1, size), keys.shape[1]
+    cos, sin = (part[:, :, :, None] for part in rope)  # [B, A, S, 1, d]
+    queries = turned(attention.q_norm(attention.q_proj(x).unflatten(-1, heads)), cos, sin)
+    queries = queries.unflatten(3, (groups, -1)).permute(0, 3, 4, 1, 2, 5)  # [B, G, Q, A, S, d]
+    own_keys = turned(attention.k_norm(attention.k_proj(x).unflatten(-1, heads)), cos, sin)
+    own_keys, own_values = (
+        part.permute(0, 3, 1, 2, 4) for part in (own_keys, attention.v_proj(x).unflatten(-1, heads))
+    )
+    outside = torch.einsum("bgqasd,bgwd->bgqasw", queries, keys)
+    inside = torch.einsum("bgqasd,bgatd->bgqast", queries, own_keys)
+    scores = torch.cat([outside, inside], -1) * size**-0.5
+    scores = scores.masked_fill(~mask, -torch.inf)
+    shares = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(x.dtype)
+    width = keys.shape[2]
+    mixed = torch.einsum("bgqasw,bgwd->basgqd", shares[..., :width], values)
+    mixed = mixed + torch.einsum("bgqast,bgatd->basgqd", shares[..., width:], own_values)
+    out: Tensor = attention.o_proj(mixed.flatten(3))
+    return out
+
+
+def _bare_model(config: PretrainedConfig) -> Any:
+    """A model of these layers with no vocabulary."""
+    small = copy.deepcopy(config)
+    small.vocab_size = 1  # the embedding is the target's business; don't build a second one
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    build: Any = AutoModel.from_config
+    return build(small, dtype=torch.float32)

@@ -1,0 +1,103 @@
+"""DFlash's training: blocks that begin at random positions of a text, all from one forward pass over it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import pad
+
+from specframe import CompositionError, InputError
+from specframe.neural import NeuralDrafter, gather, support_of
+from specframe.plugin import Chunks, Student
+from specframe_blocks.dflash.backbone import Backbone
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Predicted, Teacher, Trainable
+
+
+class AnchoredBlocks:
+    """Anchored blocks (DFlash, arXiv 2602.06036; DSpark trains in the same way).
+
+    An anchor is an entry of the text: its context feature is the last that its block sees, its token the block's root.
+    Blocks of a text share one forward pass over its context and never see each other, so a block's predictions are
+    decoding's, number by number. Tokens that DSpark's bias follows are the text's.
+
+    Logits are the largest part of it: `anchors` x levels x vocabulary of each text. With `chunk` they are computed for
+    `chunk` anchors at a time, scored, dropped, and computed again for the gradients; losses are the same (but for a
+    place that a loss itself leaves out, such as the text's last).
+
+    A drafter that is not being trained gets every entry as an anchor, so that the simulated tau is that of all cycles.
+
+    Args:
+        anchors: how many blocks of a text are trained, at most, drawn anew for every step (published: 512).
+        chunk: for how many anchors of every text logits are made at a time; none: for all.
+    """
+
+    def __init__(self, *, anchors: int = 64, chunk: int | None = None) -> None:
+        if anchors < 1 or (chunk is not None and chunk < 1):
+            raise InputError(f"anchored-blocks: anchors and chunk must be at least 1, not {anchors} and {chunk}")
+        self.anchors = anchors
+        self.chunk = chunk
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
+        """Predictions [B, A K], a block's K side by side; `progress` changes nothing."""
+        model = _blockwise(drafter)
+        length = teacher.tokens.shape[1]
+        if length < 2:
+            raise InputError("texts of one token are too short to train on; raise train.length")
+        entries, chosen = self._entries(teacher, training=model.module.training)
+        levels = model.network.levels
+        features = model.fuse(gather(model.spec, teacher.features)[:, :-1])
+        tokens = pad(teacher.tokens[:, 1:], (0, levels - 1))
+        predicted = model.network.blocks(features, tokens, model.target.embed, entries)
+        count = entries.shape[1]
+        size = count if self.chunk is None else min(self.chunk, count)
+        parts = [
+            partial(_student, model, predicted.part(part), teacher, entries[:, part], chosen[:, part])
+            for part in (slice(first, min(first + size, count)) for first in range(0, count, size))
+        ]
+        return Chunks(parts) if len(parts) > 1 else parts[0]()
+
+    def _entries(self, teacher: Teacher, *, training: bool) -> tuple[Tensor, Tensor]:
+        """The anchors, [B, A] int64 ascending, and which of them are wanted, [B, A] bool."""
+        counts = teacher.mask[:, 1:]  # [B, n], whether the law after an entry's root is trained
+        batch, n = counts.shape
+        if not training or n <= self.anchors:
+            return torch.arange(n, device=counts.device).expand(batch, -1), counts
+        place = torch.rand(counts.shape, device=counts.device).masked_fill(~counts, -1.0)
+        entries = place.topk(self.anchors).indices.sort().values
+        return entries, counts.gather(1, entries)
+
+
+def _student(
+    model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, chosen: Tensor
+) -> Student:
+    """The predictions of some blocks; positions beyond the text do not count."""
+    levels = model.network.levels
+    last = teacher.tokens.shape[1] - 1
+    place = (entries[..., None] + torch.arange(1, levels + 1, device=entries.device)).flatten(1)  # [B, A K]
+    position = place.clamp(max=last)
+    confidence = predicted.confidence
+    return Student(
+        logits=model.read(predicted).flatten(1, 2),
+        position=position,
+        mask=teacher.mask.gather(1, position) & (place <= last) & chosen.repeat_interleave(levels, 1),
+        level=torch.arange(1, levels + 1, device=entries.device).repeat(entries.shape[1]),
+        confidence=None if confidence is None else confidence.flatten(1, 2),
+        support=support_of(model),
+        hidden=predicted.hidden.flatten(1, 2),
+    )
+
+
+def _blockwise(drafter: Trainable) -> NeuralDrafter[Any]:
+    """The drafter itself, if it drafts blocks. Raises CompositionError otherwise."""
+    if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Backbone):
+        raise CompositionError(
+            f"the rollout 'anchored-blocks' needs a drafter of blocks (dflash, dspark), and {type(drafter).__name__} "
+            "is none; use 'all-levels' or 'teacher-forced' for it"
+        )
+    return drafter

@@ -1,0 +1,1 @@
+"""Training that aligns a drafter with its target."""

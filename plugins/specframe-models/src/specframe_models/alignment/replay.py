@@ -1,0 +1,119 @@
+"""Draft-OPD's replay: the drafter's own drafts from where verification rejected them, taught by the target."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specframe import InputError
+from specframe.neural import support_of
+from specframe.plugin import Drafts, Teacher, text_of
+from specframe_models.alignment.drafting import Drafting, drafting
+from specframe_models.alignment.walk import choose, failed_roots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from specframe.plugin import NeuralTarget, Student, Trainable
+
+
+@dataclass(frozen=True)
+class Replayed(Teacher):
+    """The target's answers for texts and for the drafts behind them."""
+
+    fed: Tensor | None = None  # [B, levels K, D], the predicted features that stand in for the drafts' true ones
+
+
+class Replay:
+    """A drafter's predictions along drafts of its own, from where verification rejected them (Draft-OPD, 2605.29343).
+
+    Texts are the target's answers, so that speculative decoding is simulated along them: a cycle drafts `levels`
+    tokens, and those that differ from the text are rejected. From the roots of such cycles the drafter drafts anew, and
+    the target gives its distribution after every token of these drafts, accepted or not, for all drafts of a text in
+    one forward pass. The predictions of all levels are scored. So the drafter learns the target's answers to its own
+    mistakes, which no text of the target holds. No gradient flows through the drafting.
+
+    For language models and for drafters that feed predicted features back, such as `eagle` and `eagle3`; these features
+    are fixed, as in `multi-step`. It is meant for a drafter that has been trained on texts before. Losses must compare
+    with the target's distribution, since what follows a drafted token is in no text.
+
+    Source: arXiv 2605.29343, by its abstract; how many roots, and how drafts are drawn, are this project's.
+
+    Args:
+        levels: how many tokens a draft has: as many as in decoding.
+        roots: the most drafts of a text; where more were rejected, these are chosen at random.
+        temperature: at which the drafter drafts, 0: its most probable tokens.
+    """
+
+    def __init__(self, *, levels: int = 4, roots: int = 16, temperature: float = 0.0) -> None:
+        for option, value in (("levels", levels), ("roots", roots)):
+            if value < 1:
+                raise InputError(f"replay: {option} must be at least 1, not {value}")
+        if not temperature >= 0:
+            raise InputError(f"replay: temperature must not be negative, not {temperature}")
+        self.levels = levels
+        self.roots = roots
+        self.temperature = temperature
+
+    def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Replayed:
+        """The target's answers for texts [B, L] and the drafts behind them; mask [B, L] is that of a cycle's text.
+
+        In the teacher the mask has the roots and the drafts' tokens up to the first that ends a text.
+        """
+        model, length = drafting(drafter), tokens.shape[1]
+        with torch.no_grad(), _evaluated(drafter):
+            teacher = target.teach(tokens, mask)
+            choices = model.choices(teacher, self.levels, self._draw)
+            roots, there = choose(failed_roots(choices, tokens, mask), self.roots)
+            drafts, drafted, fed = self._draft(model, drafter, teacher, Drafts(length, roots, 0))
+        counted = torch.zeros_like(mask).scatter(1, roots, there)
+        ends = torch.tensor(sorted(text_of(target).ends), device=tokens.device, dtype=tokens.dtype)
+        over = torch.isin(drafted[:, length:], ends).unflatten(1, (drafts.levels, -1)).long().cumsum(1)
+        behind = there[:, None] & (over == 0)  # [B, levels, K]
+        answers = target.teach(drafted, torch.cat([counted, behind.flatten(1)], 1), drafts)
+        return Replayed(**{each.name: getattr(answers, each.name) for each in fields(Teacher)}, fed=fed)
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The predictions along the drafts or, for a teacher without drafts, along the texts. `progress` is not
+        used."""
+        model = drafting(drafter)
+        if isinstance(teacher, Replayed) and teacher.drafts is not None:
+            return model.predict(teacher, teacher.drafts, teacher.fed)
+        length = teacher.tokens.shape[1]
+        every = torch.arange(model.first, length, device=teacher.tokens.device).expand(len(teacher.tokens), -1)
+        return model.predict(teacher, Drafts(length, every, 0), None)
+
+    def _draft(
+        self, model: Drafting, drafter: Trainable, teacher: Teacher, drafts: Drafts
+    ) -> tuple[Drafts, Tensor, Tensor | None]:
+        """The drafts below the roots without their last tokens, which predict nothing; and the fed-back features."""
+        support = support_of(drafter)
+        tokens, fed = teacher.tokens, None
+        for level in range(1, self.levels):
+            logits, fed = model.extend(teacher, drafts, tokens, fed)
+            drawn = self._draw(logits)
+            tokens = torch.cat([tokens, drawn if support is None else support[drawn]], 1)
+            drafts = Drafts(drafts.length, drafts.roots, level)
+        return drafts, tokens, fed
+
+    def _draw(self, logits: Tensor) -> Tensor:
+        """Columns [..] of logits [.., v]."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        law = (logits.float() / self.temperature).softmax(-1)
+        return torch.multinomial(law.flatten(0, -2), 1).view(law.shape[:-1])
+
+
+@contextmanager
+def _evaluated(drafter: Trainable) -> Iterator[None]:
+    """Drafting drops nothing out."""
+    module, training = drafter.module, drafter.module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

@@ -1,0 +1,1 @@
+"""Models of several depths in one."""

@@ -1,0 +1,234 @@
+"""A drafter whose drafts are drafted by a smaller one: speculative decoding within speculative decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from specframe import CompositionError, InputError
+from specframe.plugin import (
+    Continuing,
+    Drafter,
+    Draw,
+    Match,
+    Observer,
+    Promise,
+    Recursive,
+    Reporting,
+    Shrinkable,
+    TokenTree,
+    Untrained,
+)
+from specframe_models.nested.levels import CopyingProposer, ReviewCounts, ReviewedProposer, StepwiseProposer
+from specframe_models.nested.sketch import FunctionPolicy, Reader, Sketch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Committed, Context, Cycle, Expand, Target, TreePolicy, Verifier
+    from specframe_models.nested.levels import ChainProposer
+
+WrapExpand = Callable[["Expand"], "Expand"]
+
+
+class Cascade:
+    """Drafts a chain of a better drafter's tokens, several of which a forward pass of it gives.
+
+    `draft` proposes up to `ask` tokens behind the chain so far; `review` reads them in one forward pass. A rule keeps a
+    prefix of them and adds a token of the reviewing drafter, until there are `tokens`. The first forward pass reads the
+    root alone. What was refused is dropped: the draft is the chain.
+
+    With `draw: top` the chain is the one that `review` alone would draft, its most probable tokens. With `draw: iid`
+    every token is a draw from its distribution, which is recorded: by the rule `match` it draws each token itself, by
+    `recursive` it accepts and refuses draws of `draft` by speculative sampling. So every verifier is as lossless as
+    with `review` alone.
+
+    A cascade in the place of `draft` makes three levels. Sources: CS-Drafting's vertical cascade (Chen et al. 2024,
+    arXiv 2312.11462); TriForce (Sun et al. 2024, arXiv 2404.11912), whose code draws a refused token's replacement from
+    the reviewing distribution in place of the remaining one, which is not done here.
+
+    Options:
+        draft: the cheap drafter: one that grows a tree policy, one that copies, such as `suffix`, another cascade, or
+            none
+        review: the better drafter: one that grows a tree policy and reads several nodes of a path at once, such as
+            `model` and `self`
+        tokens: how many tokens a draft has
+        ask: how many tokens `draft` proposes at a time, at most
+        draw: top (the reviewing drafter's most probable tokens) or iid (draws from its distribution)
+        rule: how proposals are judged with `draw: iid`; with `top` both rules are the same
+    """
+
+    def __init__(
+        self,
+        *,
+        draft: Drafter,
+        review: Drafter,
+        tokens: int = 6,
+        ask: int = 3,
+        draw: Draw = Draw.TOP,
+        rule: Literal["match", "recursive"] = "match",
+    ) -> None:
+        if ask < 1 or tokens < ask:
+            raise InputError(f"cascade needs an ask of at least 1 and at most its tokens, got {ask} of {tokens}")
+        if draw is Draw.WITHOUT_REPLACEMENT:
+            raise InputError("cascade drafts chains, drawn `top` or `iid`: an only child has no siblings")
+        _require_review(review)
+        _require_draft(draft)
+        self.draft, self.review, self.tokens, self.ask, self.draw, self.rule = draft, review, tokens, ask, draw, rule
+        self.taps: frozenset[str] = draft.taps | review.taps
+        self.promise = Promise(
+            frozenset({draw}),
+            tokens + 1,
+            tokens,
+            exact=review.promise.exact,
+            settled=True,
+            alone=draw is Draw.TOP and draft.promise.alone and review.promise.alone,
+            borrows=draft.promise.borrows or review.promise.borrows,
+        )
+        self._observers = [part for part in (draft, review) if isinstance(part, Observer)]
+        self._wrap: WrapExpand | None = None
+        self._counts = ReviewCounts()
+
+    @property
+    def verifier(self) -> Verifier:
+        """The rule by which proposals are judged."""
+        return Match() if self.rule == "match" else Recursive()
+
+    def _changed(self, draft: Drafter, review: Drafter, tokens: int | None = None, ask: int | None = None) -> Cascade:
+        """The same with other drafters, and perhaps other numbers."""
+        numbers = tokens or self.tokens, ask or self.ask
+        return Cascade(draft=draft, review=review, tokens=numbers[0], ask=numbers[1], draw=self.draw, rule=self.rule)
+
+    def untrained(self, vocab: int) -> Cascade:
+        """The same, its drafters for a target of `vocab` tokens."""
+        draft, review = (
+            each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.draft, self.review)
+        )
+        return self._changed(draft, review)
+
+    def smaller(self) -> Cascade:
+        """The same with three tokens at most, one of them asked for; with four and two above another cascade."""
+        draft, review = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.draft, self.review))
+        tokens, ask = (4, 2) if isinstance(self.draft, Cascade) else (3, 1)
+        return self._changed(draft, review, min(self.tokens, tokens), min(self.ask, ask))
+
+    def watched(self, wrap: WrapExpand, wrap_search: object = None) -> Cascade:
+        """The same drafters, whose forward passes go through `wrap`."""
+        twin = self._changed(self.draft.watched(wrap) if isinstance(self.draft, Cascade) else self.draft, self.review)
+        twin._wrap, twin._counts = wrap, self._counts
+        return twin
+
+    def bind(self, target: Target) -> None:
+        """Binds both drafters."""
+        self.draft.bind(target)
+        self.review.bind(target)
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        spare = self.tokens * self.ask  # nodes of a draft that are proposed and refused
+        self.draft.open(slots, room + spare)
+        self.review.open(slots, room + spare)
+
+    @torch.no_grad()
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """A chain below root [B]; the root alone where a drafter is at its context's end."""
+        return self._enter(root, context, lambda level: self._chain(level, root))
+
+    def _chain(self, level: ChainProposer, root: Tensor) -> TokenTree:
+        """The draft that this cascade's level makes."""
+        sketch = Sketch(root)
+        made = level.propose(sketch, [0] * len(sketch), [self.tokens] * len(sketch))
+        tokens = torch.cat([root[:, None], root.new_tensor(sketch.texts([nodes[-1] for nodes in made.nodes]))], 1)
+        order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return TokenTree(
+            tokens=tokens,
+            parent=order - 1,
+            valid=torch.ones_like(tokens, dtype=torch.bool),
+            draw=torch.full_like(tokens, self.draw),
+            levels=self.tokens,
+            q=made.laws,
+            q_row=None if made.laws is None else (order - 1).clamp(min=0),
+        )
+
+    def _enter(self, root: Tensor, context: Context, then: Callable[[ChainProposer], TokenTree]) -> TokenTree:
+        """The tree that is made with this cascade's level, within drafts of all drafters below."""
+
+        def with_draft(below: ChainProposer) -> TokenTree:
+            def with_review(expand: Expand) -> TokenTree:
+                reader = Reader(self._watch(expand), chains=True)
+                rule, counts = self.verifier, self._counts
+                return then(ReviewedProposer(below, reader, rule, self.draw, self.ask, context, counts))
+
+            return self.review.propose(root, FunctionPolicy(self.promise, with_review), context)
+
+        draft = self.draft
+        if isinstance(draft, Cascade):
+            return draft._enter(root, context, with_draft)
+        if draft.promise.complete:
+            return with_draft(CopyingProposer(draft if isinstance(draft, Continuing) else None))
+        draw = Draw.IID if self.draw is Draw.IID and self.rule == "recursive" else Draw.TOP
+
+        def with_steps(expand: Expand) -> TokenTree:
+            return with_draft(StepwiseProposer(Reader(self._watch(expand), chains=draft.promise.chains), draw, context))
+
+        return draft.propose(root, FunctionPolicy(self.promise, with_steps), context)
+
+    def _watch(self, expand: Expand) -> Expand:
+        return expand if self._wrap is None else self._wrap(expand)
+
+    def commit(self, committed: Committed) -> None:
+        """Passes the commit to both drafters."""
+        self.draft.commit(committed)
+        self.review.commit(committed)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Passes the cycle to the parts that observe."""
+        for part in self._observers:
+            part.observe(cycle)
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """The reviewing drafter's forward passes and what it kept of the proposals; what both drafters report."""
+        own = self._counts.figures()
+        found = {"review": own} if own else {}
+        for name, part in (("draft", self.draft), ("review", self.review)):
+            if isinstance(part, Reporting):
+                found |= {f"{name}'s {what}": dict(figures) for what, figures in part.report().items()}
+        return found
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.draft.keep(rows)
+        self.review.keep(rows)
+
+
+def _require_review(review: Drafter) -> None:
+    """Raises CompositionError for a drafter that cannot review."""
+    name = type(review).__name__
+    if review.promise.complete:
+        raise CompositionError(
+            f"the review of cascade grows a tree policy, such as `model`; {name} builds its own trees"
+        )
+    if not review.promise.chains:
+        raise CompositionError(
+            f"the review of cascade reads several nodes of a path in one forward pass, as `model` and `self` do; "
+            f"{name} cannot"
+        )
+
+
+def _require_draft(draft: Drafter) -> None:
+    """Raises CompositionError for a drafter that proposes no chains behind a draft."""
+    own = draft.promise
+    if own.ahead:
+        raise CompositionError("a drafter that drafts `ahead` stands alone: cascade takes the drafter in it")
+    if own.complete and own.nodes != 1 and not isinstance(draft, Cascade | Continuing):
+        raise CompositionError(
+            f"the draft of cascade proposes chains behind a chain, as `model` and `suffix` do; {type(draft).__name__} "
+            "builds trees below the root"
+        )
+    if not own.complete and own.depth is not None:
+        raise CompositionError(
+            f"the draft of cascade drafts behind any chain; {type(draft).__name__} drafts no deeper than {own.depth} "
+            "levels"
+        )

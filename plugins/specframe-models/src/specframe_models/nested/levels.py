@@ -1,0 +1,192 @@
+"""The levels of a cascade, to propose tokens behind a chain: copies, steps of a drafter, reviews of another level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from specframe.plugin import Draw, Match, Proposal, TokenTree
+from specframe_models.nested.sketch import Proposed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Context, Continuing, Verifier
+    from specframe_models.nested.sketch import Reader, Sketch
+
+
+class ChainProposer(Protocol):
+    """A way to propose tokens behind chains in the making."""
+
+    def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
+        """Up to counts[b] new nodes below node ends[b] of each row, a path."""
+
+
+class CopyingProposer:
+    """The lowest level where tokens are copied; without a drafter there are none."""
+
+    def __init__(self, drafter: Continuing | None) -> None:
+        self._drafter = drafter
+
+    def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
+        """The copies, cut to their counts."""
+        if self._drafter is None or not any(counts):
+            return Proposed([[] for _ in ends])
+        found = self._drafter.continued(sketch.texts(ends))
+        return Proposed([_hung(sketch, row, ends[row], found[row][:count]) for row, count in enumerate(counts)])
+
+
+class StepwiseProposer:
+    """The lowest level where a drafter is asked token by token."""
+
+    def __init__(self, reader: Reader, draw: Draw, context: Context) -> None:
+        self._reader, self._draw, self._context = reader, draw, context
+
+    def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
+        """The drafter's best tokens, or draws from its distributions."""
+        nodes: list[list[int]] = [[] for _ in ends]
+        laws: list[Tensor] = []
+        for step in range(max(counts)):
+            at = [[row[-1] if row else end] for row, end in zip(nodes, ends, strict=True)]
+            proposal, places = self._reader.read(sketch, at)
+            going = [step < count for count in counts]
+            if self._draw is Draw.TOP:
+                tokens = best_of(proposal)[:, 0].tolist()
+            else:
+                law = certain(self._context.sampling.law(proposal.whole.logits[:, :, 0], sketch.tree, places), going)
+                tokens = self._context.random.categorical(law[:, 0]).tolist()
+                laws.append(law * law.new_tensor(going)[:, None, None])
+            for row, token in enumerate(tokens):
+                if going[row]:
+                    nodes[row].append(sketch.add(row, at[row][0], token))
+        return Proposed(nodes, torch.cat(laws, 1) if laws else None)
+
+
+@dataclass
+class ReviewCounts:
+    """Counts of a reviewing drafter's work: of rows in its forward passes, and of tokens."""
+
+    passes: int = 0
+    tokens: int = 0
+    proposed: int = 0
+    kept: int = 0
+
+    def figures(self) -> dict[str, float]:
+        """Tokens that a forward pass gave, and the share of proposals that it kept; empty before the first one."""
+        if not self.passes:
+            return {}
+        kept = {"accepted": self.kept / self.proposed} if self.proposed else {}
+        return {"forwards": self.passes, "tokens a forward": self.tokens / self.passes, **kept}
+
+
+class ReviewedProposer:
+    """A level whose tokens are those of a better drafter, which reads several proposals of a lower level at once.
+
+    Its forward passes are a small speculative decoding: the rule keeps a prefix of what was proposed and adds a token.
+    So the tokens follow the reviewing drafter's distributions, or are its best ones. How many there are does not depend
+    on them.
+    """
+
+    def __init__(
+        self,
+        below: ChainProposer,
+        reader: Reader,
+        rule: Verifier,
+        draw: Draw,
+        ask: int,
+        context: Context,
+        counts: ReviewCounts,
+    ) -> None:
+        self._counts = counts
+        self._below, self._reader, self._rule = below, reader, rule
+        self._draw, self._ask, self._context = draw, ask, context
+
+    def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
+        """As many tokens as are asked for, with the reviewing drafter's distributions where they are drawn."""
+        nodes: list[list[int]] = [[] for _ in ends]
+        laws: list[list[Tensor]] = [[] for _ in ends]
+        while any(left := [count - len(row) for row, count in zip(nodes, counts, strict=True)]):
+            at = [row[-1] if row else end for row, end in zip(nodes, ends, strict=True)]
+            for row, (kept, law) in enumerate(self._round(sketch, at, left)):
+                nodes[row] += kept
+                laws[row] += law
+        return Proposed(nodes, _stacked(laws) if self._draw is Draw.IID and any(counts) else None)
+
+    def _round(self, sketch: Sketch, ends: list[int], left: list[int]) -> list[tuple[list[int], list[Tensor]]]:
+        """The nodes that one forward pass gives each row, up to `left`, and their distributions [V]."""
+        if any(ends):
+            proposed = self._below.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
+        else:
+            proposed = Proposed([[] for _ in ends])  # the first forward pass reads the roots alone
+        paths = [[end, *nodes] for end, nodes in zip(ends, proposed.nodes, strict=True)]
+        proposal, places = self._reader.read(sketch, paths)
+        part = _chains(sketch, paths, proposed, places)
+        law = None
+        if self._draw is Draw.TOP:
+            verdict = Match().follow(part, best_of(proposal))
+        else:
+            law = self._context.sampling.law(proposal.whole.logits[:, :, 0], sketch.tree, places)
+            verdict = self._rule.verify(part, certain(law, [more > 0 for more in left]), self._context.random)
+        found = verdict.to_host(part)
+        made: list[tuple[list[int], list[Tensor]]] = []
+        for row, (path, kept, tokens) in enumerate(zip(paths, found.paths, found.tokens, strict=True)):
+            if not left[row]:
+                made.append(([], []))
+                continue
+            nodes = [path[place] for place in kept]
+            self._counts.passes += 1
+            self._counts.proposed += len(path) - 1
+            self._counts.kept += len(kept)
+            self._counts.tokens += len(kept) + 1
+            nodes.append(sketch.add(row, nodes[-1] if nodes else path[0], tokens[-1]))
+            made.append((nodes, [] if law is None else list(law[row, : len(nodes)])))
+        return made
+
+
+def best_of(proposal: Proposal) -> Tensor:
+    """The best token after each node, [B, W]."""
+    return proposal.tokens(proposal.logits[:, :, 0].argmax(-1))
+
+
+def certain(law: Tensor, drawing: Sequence[bool]) -> Tensor:
+    """Distributions [B, W, V], of the rows that draw nothing certain of token 0: in a certificate a draw is a fork."""
+    if all(drawing):
+        return law
+    sure = torch.zeros_like(law)
+    sure[..., 0] = 1
+    return law.where(torch.tensor(drawing, device=law.device)[:, None, None], sure)
+
+
+def _hung(sketch: Sketch, row: int, end: int, tokens: Sequence[int]) -> list[int]:
+    """New nodes of a row with these tokens, one below the other."""
+    nodes: list[int] = []
+    for token in tokens:
+        nodes.append(sketch.add(row, nodes[-1] if nodes else end, token))
+    return nodes
+
+
+def _chains(sketch: Sketch, paths: Sequence[Sequence[int]], proposed: Proposed, places: Tensor) -> TokenTree:
+    """The ends of the rows' chains and what was proposed behind them, places [B, W], as trees of their own."""
+    tokens = sketch.tree.tokens.gather(1, places)
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    counts = places.new_tensor([len(path) for path in paths])
+    drawn = proposed.laws is not None and places.shape[1] > 1
+    return TokenTree(
+        tokens=tokens,
+        parent=order - 1,
+        valid=order < counts[:, None],
+        draw=torch.full_like(tokens, Draw.IID if drawn else Draw.TOP),
+        levels=places.shape[1] - 1,
+        q=proposed.laws if drawn else None,
+        q_row=(order - 1).clamp(min=0) if drawn else None,
+    )
+
+
+def _stacked(rows: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Distributions [V] of each row as [B, M, V], zeros beyond a row's last."""
+    width = max(map(len, rows))
+    like = next(law for row in rows for law in row)
+    return torch.stack([torch.stack([*row, *[torch.zeros_like(like)] * (width - len(row))]) for row in rows])

@@ -1,0 +1,1 @@
+"""Drafters of another vocabulary."""

@@ -1,0 +1,121 @@
+"""The law of the target's next token, by a drafter that takes several of its own tokens to write it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from specframe.plugin import Expand, Frontier, Proposal
+from specframe_models.vocabularies.scaffold import Scaffold
+
+Prefix = tuple[int, ...]
+"""Tokens of the drafter that one token of the target begins with."""
+
+
+class Lexicon(Protocol):
+    """Map from the target's tokens to the drafter's tokens that spell them."""
+
+    vocab: int
+    """The size of the target's vocabulary."""
+    reach: int
+    """The most tokens of the drafter that a token of the target takes."""
+
+    def spelling(self, token: int) -> Prefix:
+        """Returns the drafter's tokens for a token of the target; empty where the drafter cannot write it."""
+        ...
+
+    def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
+        """Returns the target token that each token after the prefix completes, and whether a longer one may follow.
+
+        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
+        """
+        ...
+
+
+class Follow(NamedTuple):
+    """Choice of the prefixes to follow: the likeliest of each level among those that may grow into longer tokens."""
+
+    width: int
+    """Number of prefixes followed below a node of the draft."""
+    least: float
+    """The least probability of one."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A prefix that is followed, below a node of the draft."""
+
+    place: int  # among the frontier's nodes
+    prefix: Prefix
+    mass: float
+    node: int  # of the scaffold
+
+
+class MergedLaw:
+    """Tokens of the drafter are drawn until a token of the target is complete: the law of that token, added up.
+
+    A prefix that is followed hands its whole mass on, and every other one ends as the token that it is by then. So no
+    probability is counted twice. Prefixes that complete no token are left out, and the rest is renormalised.
+    """
+
+    def __init__(self, lexicons: Sequence[Lexicon], follow: Follow, expand: Expand, root: Tensor) -> None:
+        """The laws below roots [B] of the drafter's tokens, each row by its own lexicon."""
+        self._lexicons = lexicons
+        self._follow = follow
+        self._scaffold = Scaffold(expand, root)
+        self._nodes: list[dict[int, int]] = [{0: 0} for _ in lexicons]  # of the draft -> of the scaffold
+
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits after each frontier node of a draft: one level, with the drafter's confidence."""
+        starts = self._starts(frontier)
+        self._scaffold.read(starts)
+        vocab, reach = self._lexicons[0].vocab, self._lexicons[0].reach
+        mass = self._scaffold.law(0, starts[0][0]).new_zeros((*frontier.nodes.shape, vocab + 1))
+        heads = [[Beginning(place, (), 1.0, node) for place, node in enumerate(nodes)] for nodes in starts]
+        for level in range(reach):
+            width = self._follow.width if level + 1 < reach else 0
+            heads = [self._advance(row, own, mass[row], width) for row, own in enumerate(heads)]
+            if not any(heads):
+                break
+            self._scaffold.read([[head.node for head in own] for own in heads])
+        sure = self._scaffold.confidence(starts)
+        return Proposal(mass[..., :vocab].log()[:, :, None], None if sure is None else sure[..., None])
+
+    def _starts(self, frontier: Frontier) -> list[list[int]]:
+        """The scaffold's node of every frontier node."""
+        tree = frontier.tree
+        rows = zip(frontier.nodes.tolist(), tree.tokens.tolist(), tree.parent.tolist(), strict=True)
+        return [[self._find(row, node, *above) for node in nodes] for row, (nodes, *above) in enumerate(rows)]
+
+    def _find(self, row: int, node: int, tokens: Sequence[int], parents: Sequence[int]) -> int:
+        known = self._nodes[row]
+        if node not in known:
+            above = self._find(row, parents[node], tokens, parents)
+            known[node] = self._scaffold.reach(row, above, self._lexicons[row].spelling(tokens[node]))
+        return known[node]
+
+    def _advance(self, row: int, heads: Sequence[Beginning], mass: Tensor, width: int) -> list[Beginning]:
+        """Adds the tokens that end after each head to `mass` [F, V + 1]; returns the heads of the next level."""
+        laws = [self._scaffold.law(row, head.node) * head.mass for head in heads]
+        found: dict[int, list[tuple[float, int, int]]] = {}
+        if width:
+            for index, (head, law) in enumerate(zip(heads, laws, strict=True)):
+                _, longer = self._lexicons[row].endings(head.prefix)
+                best = law.where(longer, 0).topk(min(width, len(law)))
+                for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                    if value > 0 and value >= self._follow.least:
+                        found.setdefault(head.place, []).append((-value, index, token))
+        grown = []
+        for place, candidates in found.items():
+            for value, index, token in heapq.nsmallest(width, candidates):
+                laws[index][token] = 0
+                node = self._scaffold.reach(row, heads[index].node, [token])
+                grown.append(Beginning(place, (*heads[index].prefix, token), -value, node))
+        for head, law in zip(heads, laws, strict=True):
+            into, _ = self._lexicons[row].endings(head.prefix)
+            mass[head.place].index_add_(0, into, law)
+        return grown

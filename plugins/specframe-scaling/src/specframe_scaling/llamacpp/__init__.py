@@ -1,0 +1,1 @@
+"""llama.cpp as contestants of the bench."""

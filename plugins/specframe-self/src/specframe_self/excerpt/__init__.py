@@ -1,0 +1,1 @@
+"""Drafts from an excerpt of the prompt."""

@@ -1,0 +1,152 @@
+"""A drafter that reads an excerpt of a long prompt, and all that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from specframe import CompositionError
+from specframe.plugin import (
+    Committed,
+    Context,
+    Cycle,
+    Drafter,
+    Observer,
+    Promise,
+    Prompts,
+    PromptSelection,
+    Shrinkable,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Untrained,
+)
+from specframe_self.excerpt.selection import Bm25Pieces
+
+PartT = TypeVar("PartT")
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A drafter with a context of its own."""
+
+    @property
+    def context(self) -> int:
+        """Number of tokens it can read."""
+
+
+class Excerpt:
+    """Another drafter, which reads a part of a long prompt, in its order.
+
+    The target reads everything, so a lossless verifier stays lossless. A prompt of no more than `tokens` tokens is read
+    as it is. A drafting model, also the target's own checkpoint, so drafts behind a long prompt at the price of a short
+    one, and reads it sooner.
+
+    A selection chooses the part: the pieces that fit the prompt's end, the question (`bm25`, as RAPID does, Chen et al.
+    2025, arXiv 2502.20330), or what a small model attends to there (`specpc`).
+
+    Options:
+        drafter: the drafter, one that reads tokens alone
+        tokens: how many tokens of a prompt are read at most; none: those of the selection
+        select: the selection; none: bm25
+    """
+
+    taps: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        drafter: Drafter,
+        tokens: int | None = None,
+        select: PromptSelection | None = None,
+    ) -> None:
+        if drafter.taps or drafter.promise.borrows or drafter.promise.ahead:
+            raise CompositionError(
+                "the drafter of excerpt reads another prompt than the target, so it cannot use the target's features, "
+                "layers or keys, nor draft ahead; try a `model`"
+            )
+        self.drafter = drafter
+        chosen: PromptSelection = Bm25Pieces() if select is None else select
+        self.select = chosen if tokens is None else chosen.sized(tokens)
+
+    @property
+    def promise(self) -> Promise:
+        """The drafter's promise."""
+        return self.drafter.promise
+
+    def untrained(self, vocab: int) -> Excerpt:
+        """A small excerpt, its drafter for a target of `vocab` tokens, whose context may be small, too."""
+        drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        select = self.select.untrained(vocab) if isinstance(self.select, Untrained) else _smaller(self.select)
+        return Excerpt(drafter=drafter, select=select)
+
+    def smaller(self) -> Excerpt:
+        """A small excerpt around the drafter's small form, if it has one."""
+        return Excerpt(drafter=_smaller(self.drafter), select=_smaller(self.select))
+
+    def bind(self, target: Target) -> None:
+        """Binds the drafter.
+
+        Raises CompositionError for excerpts beyond the drafter's context, and what the selection raises.
+        """
+        self.drafter.bind(target)
+        self.select.bind(target, self.drafter)
+        if isinstance(self.drafter, Bounded) and self.select.tokens >= self.drafter.context:
+            raise CompositionError(
+                f"an excerpt of {self.select.tokens} tokens leaves no room in the drafter's context of "
+                f"{self.drafter.context}"
+            )
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        self.drafter.open(slots, room)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The drafter's draft below root [B]."""
+        return self.drafter.propose(root, tree, context)
+
+    def commit(self, committed: Committed) -> None:
+        """Passes the commit on, of new rows the excerpts of their prompts."""
+        if committed.prompt is not None:
+            committed = self._admitted(committed, committed.prompt)
+        self.drafter.commit(committed)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Passes the cycle to a drafter that observes."""
+        if isinstance(self.drafter, Observer):
+            self.drafter.observe(cycle)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.drafter.keep(rows)
+
+    def _admitted(self, committed: Committed, prompts: Prompts) -> Committed:
+        """The admission of the same rows with their prompts' excerpts."""
+        texts = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True)
+        excerpts = [self._excerpt(text[:count]) for text, count in texts]
+        firsts = committed.root.tolist()
+        following = [[*text[1:], first] for text, first in zip(excerpts, firsts, strict=True)]
+        device = prompts.tokens.device
+        counts = [len(text) for text in excerpts]
+        count = torch.tensor(counts, device=device)
+        tokens, shifted = _padded(excerpts, device), _padded(following, device)  # [B, M]
+        return Committed(shifted, count, {}, committed.root, Prompts(tokens, count), counts)
+
+    def _excerpt(self, prompt: list[int]) -> list[int]:
+        """The tokens of a prompt that are read."""
+        chosen = range(len(prompt)) if len(prompt) <= self.select.tokens else self.select.choose(prompt)
+        return [prompt[place] for place in chosen]
+
+
+def _smaller(part: PartT) -> PartT:
+    """The small form of a part, if it has one."""
+    small: PartT = part.smaller() if isinstance(part, Shrinkable) else part
+    return small
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    return pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True)

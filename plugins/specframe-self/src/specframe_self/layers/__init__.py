@@ -1,0 +1,1 @@
+"""Drafters that choose which of the target's own layers draft."""

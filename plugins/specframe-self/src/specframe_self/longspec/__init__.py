@@ -1,0 +1,1 @@
+"""LongSpec's drafter."""

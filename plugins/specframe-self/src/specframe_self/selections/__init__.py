@@ -1,0 +1,1 @@
+"""Sights, the committed tokens that a draft sees."""

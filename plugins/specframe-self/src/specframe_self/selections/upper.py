@@ -1,0 +1,41 @@
+"""Sights: all tokens, at half of their bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.plugin import ChosenSlots, Committed, CommittedMemory
+from specframe_self.selections.window import SinkWindow
+
+
+class UpperPlane:
+    """All committed tokens, by the upper 4 of 8 bits (QuantSpec, Tiwari et al. 2025, arXiv 2502.10424).
+
+    The target keeps keys and values in two planes (`cache: int8`); verification reads both, a draft half of the bytes.
+    The newest tokens are whole for both.
+    """
+
+    budget = 0
+    """Any number of tokens."""
+    per_head = queries = False
+    upper = True
+
+    def smaller(self) -> SinkWindow:
+        """A sight of two slots, for targets of a few tokens, all of which are whole."""
+        return SinkWindow(sinks=1, recent=1)
+
+    def open(self, slots: int, room: int) -> None:
+        """Does nothing: there is no state to clear."""
+
+    def commit(self, committed: Committed, memory: CommittedMemory) -> None:
+        """Does nothing: the slots follow from the length of the text."""
+
+    def choose(self, memory: CommittedMemory) -> ChosenSlots:
+        """All slots of every row."""
+        place = torch.arange(max(memory.counts), device=memory.count.device)
+        slots = place.expand(len(memory.counts), -1).masked_fill(place >= memory.count[:, None], -1)
+        return ChosenSlots(slots[None, :, None], upper=True)
+
+    def keep(self, rows: Tensor) -> None:
+        """Does nothing: there is no state to keep."""

@@ -1,0 +1,1 @@
+"""Drafts from a store of texts."""

@@ -1,0 +1,1 @@
+"""Drafters that work while the target scores, or on another device."""

@@ -1,0 +1,170 @@
+"""Drafting ahead: a drafter that goes on while the target scores its last draft."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from specframe import CompositionError, InputError
+from specframe.plugin import (
+    Chain,
+    Committed,
+    Context,
+    Costs,
+    Cycle,
+    Drafter,
+    Draw,
+    Observer,
+    Promise,
+    Shrinkable,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Untrained,
+)
+from specframe_trees.ahead.behind import Behind, Chains, Prepared
+from specframe_trees.ahead.placed import Placed
+
+WINDOW = 4
+"""Tokens of a chain with `window: auto` where no costs are known."""
+
+
+class Ahead:
+    """Another drafter, which drafts the next chain while the target scores the last one.
+
+    It guesses the bonus token, the one that the target emits after the accepted path, and drafts a chain below each
+    guess. If the target emits one of them, its chain is the next draft, which took no time of its own. If not, the next
+    draft is empty: the target scores the last committed token alone, while the drafter guesses what follows it.
+
+    By default it is PEARL (Liu et al. 2024, arXiv 2408.11850): one guess, the drafter's best token after the whole
+    chain (post-verify), and after a miss the chain below the root, whose first token is the guess (pre-verify). With
+    `guesses` it is SSD (Kumar et al. 2026, arXiv 2603.03251): so many guesses after each accepted
+    prefix of the chain, the empty one included. There the refused token is none of them, since the target does not emit
+    it.
+
+    Nothing that was drafted ahead is read before its prefix is committed, and every token is verified once, with
+    numbers of its own.
+
+    Options:
+        drafter: the drafter, one that grows a tree policy and proposes a level a forward pass
+        window: how many tokens a chain has; auto: as many forward passes of the drafter as take the time of one of the
+            target (nano-PEARL), by `run.costs`, or 4 where there are none
+        guesses: how many bonus tokens are guessed after each accepted prefix of a chain; none: one, after the whole
+            chain alone
+        draw: top (the most probable token) or iid (a draw from the drafter's distribution); guesses are top
+        most: the most tokens that a chain has with `window: auto`
+    """
+
+    def __init__(
+        self,
+        *,
+        drafter: Drafter,
+        window: int | Literal["auto"] = "auto",
+        guesses: int | None = None,
+        draw: Draw = Draw.TOP,
+        most: int = 8,
+    ) -> None:
+        longest = most if window == "auto" else window
+        if longest < 1 or (guesses is not None and guesses < 1):
+            raise InputError(f"ahead needs a window and guesses of at least 1, got {longest} and {guesses or 'none'}")
+        if draw is Draw.WITHOUT_REPLACEMENT:
+            raise InputError(
+                "ahead drafts chains, drawn `top` or `iid`: an only child has no siblings to draw it without"
+            )
+        own = drafter.promise
+        if isinstance(drafter, Placed):
+            raise CompositionError(
+                "a drafter that drafts ahead on another device is `placed` around `ahead`, not within it"
+            )
+        if own.borrows:
+            raise CompositionError(
+                "the drafter of ahead works while the target scores, so it cannot run the target's own layers; try a "
+                "`model` or `eagle`"
+            )
+        if own.complete:
+            raise CompositionError("the drafter of ahead builds its own trees; it needs one that grows a tree policy")
+        self.drafter, self.window, self.guesses, self.draw, self.most = drafter, window, guesses, draw, most
+        guessed = 1 if guesses is None else guesses * (longest + 1)
+        self._nodes = (1 + longest) * (1 + guessed)  # of all that is drafted behind a chain, and the chain
+        if own.depth is not None and own.depth < 2 * longest + 1:
+            raise CompositionError(
+                f"the drafter of ahead drafts no deeper than {own.depth} levels, and a chain behind a chain needs "
+                f"{2 * longest + 1}: lower the window"
+            )
+        self.promise = Promise(
+            frozenset({draw}), longest + 1, longest, exact=own.exact, settled=True, alone=own.alone, ahead=True
+        )
+        self.taps = drafter.taps
+        self._drafted: Prepared | None = None
+        self._ready = Chains.none(torch.zeros(0))
+
+    def untrained(self, vocab: int) -> Ahead:
+        """The same, its drafter for a target of `vocab` tokens."""
+        drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        return Ahead(drafter=drafter, window=self.window, guesses=self.guesses, draw=self.draw, most=self.most)
+
+    def smaller(self) -> Ahead:
+        """The same with chains of one token if they are drawn, of two at most otherwise."""
+        drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
+        most = 1 if self.draw is Draw.IID else 2
+        return Ahead(
+            drafter=drafter,
+            window=self.window if self.window == "auto" else min(self.window, most),
+            guesses=self.guesses and 1,
+            draw=self.draw,
+            most=min(self.most, most),
+        )
+
+    def timed(self) -> tuple[Drafter, TreePolicy]:
+        """The drafter in it, and a chain."""
+        return self.drafter, Chain()
+
+    def bind(self, target: Target) -> None:
+        """Binds the drafter."""
+        self.drafter.bind(target)
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        nodes = self.promise.nodes or 1
+        self.drafter.open(slots, room - nodes + self._nodes)
+        self._drafted, self._ready = None, Chains.none(torch.zeros(0))
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The chains that are ready, below root [B]: the rows that have none get the root alone."""
+        return self._ready.below(root, self.draw)
+
+    def run_ahead(self, draft: TokenTree, context: Context) -> None:
+        """Drafts chains behind a draft, below each guess of the token that will follow it."""
+        policy = Behind(draft, self._window(context.costs), self.guesses, self.draw, self._nodes)
+        tree = self.drafter.propose(draft.tokens[:, 0], policy, context)
+        self._drafted = policy.drafted(tree)
+
+    def commit(self, committed: Committed) -> None:
+        """Passes the commit on, and keeps the chains below what was committed; new rows join with none."""
+        self.drafter.commit(committed)
+        if committed.prompt is None:
+            self._ready = Chains.none(committed.count) if self._drafted is None else self._drafted.after(committed)
+        else:
+            joined = len(self._ready.tokens) > 0
+            self._ready = self._ready.joined(len(committed.count)) if joined else Chains.none(committed.count)
+        self._drafted = None
+
+    def observe(self, cycle: Cycle) -> None:
+        """Passes the cycle to a drafter that observes."""
+        if isinstance(self.drafter, Observer):
+            self.drafter.observe(cycle)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.drafter.keep(rows)
+        self._ready = self._ready.take(rows)
+
+    def _window(self, costs: Costs | None) -> int:
+        """Tokens of the next chains: the speed of the drafter over that of the target (nano-PEARL)."""
+        if self.window != "auto":
+            return self.window
+        if costs is None:
+            return min(WINDOW, self.most)
+        return max(1, min(self.most, round(1 / costs.level) if costs.level else self.most))

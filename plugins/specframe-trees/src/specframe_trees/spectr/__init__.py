@@ -1,0 +1,1 @@
+"""Verifiers that judge several siblings together."""

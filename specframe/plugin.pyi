@@ -32,6 +32,7 @@ from specframe.components.verifiers.descent import Run as Run
 from specframe.components.verifiers.descent import descend as descend
 from specframe.components.verifiers.match import Match as Match
 from specframe.components.verifiers.recursive import Recursive as Recursive
+from specframe.decoding.settings import SamplingSettings as SamplingSettings
 from specframe.files.checks import Check as Check
 from specframe.files.checks import find_check as find_check
 from specframe.files.folders import make_folder as make_folder
@@ -132,6 +133,7 @@ from specframe.kernel.types import TokenTree as TokenTree
 from specframe.kernel.types import Verdict as Verdict
 from specframe.neural.weights.origin import Identified as Identified
 from specframe.neural.weights.origin import TargetIdentity as TargetIdentity
+from specframe.recipes.build import Plan as Plan
 from specframe.recipes.discovery import Register as Register
 from specframe.recipes.discovery import hookimpl as hookimpl
 from specframe.recipes.folders import cache_folder as cache_folder

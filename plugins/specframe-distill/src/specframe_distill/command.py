@@ -18,7 +18,7 @@ from specframe.plugin import UserPath, counted, data_file, printable
 
 if TYPE_CHECKING:
     from specframe import Pipeline
-    from specframe.recipes.build import Plan
+    from specframe.plugin import Plan
     from specframe_distill.decoding import Decoding
     from specframe_distill.dialogue import Answerer, Dialogue
     from specframe_distill.store import AnswerStore

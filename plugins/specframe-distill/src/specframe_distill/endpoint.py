@@ -19,7 +19,7 @@ from specframe_distill.dialogue import Dialogue, DialogueAnswer
 from specframe_distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
 
 if TYPE_CHECKING:
-    from specframe.decoding.settings import SamplingSettings
+    from specframe.plugin import SamplingSettings
 
 KEY = "SPECFRAME_API_KEY"
 """The environment variable whose value is sent as the bearer token."""

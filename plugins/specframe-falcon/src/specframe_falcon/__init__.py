@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from specframe.plugin import hookimpl
-
-if TYPE_CHECKING:
-    from specframe.recipes.discovery import Register
+from specframe.plugin import Register, hookimpl
 
 
 @hookimpl

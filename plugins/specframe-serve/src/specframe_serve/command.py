@@ -10,7 +10,7 @@ import click
 from specframe import recipe_command
 
 if TYPE_CHECKING:
-    from specframe.recipes.build import Plan
+    from specframe.plugin import Plan
 
 KEY = "SPECFRAME_SERVE_KEY"
 """The environment variable whose value clients must send as bearer token."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.native.abi import DecoderSizes
 from specframe.native.blocks import TILE
-from specframe.native.build import DecoderSizes
 from specframe.native.linear import QuantizedLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})

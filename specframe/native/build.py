@@ -12,20 +12,17 @@ import shlex
 import shutil
 import stat
 import subprocess
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specframe.kernel.errors import InputError
+from specframe.native.abi import HEADER, check_layout, digest_of, functions, layout_source
 from specframe.recipes.folders import cache_folder
 
 SOURCE = Path(__file__).with_name("passes.cpp")
-HEADERS = tuple(
-    Path(__file__).with_name(f"{name}.h")
-    for name in ("gemm", "memory", "attention", "team", "topk", "search", "lstm", "draft", "slots", "votes", "screen")
-)
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
@@ -37,55 +34,6 @@ SECONDS = 300
 """Time that a compiler may take."""
 
 
-class Weight(Structure):
-    """A matrix, as native code takes it."""
-
-    _fields_ = (("data", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64), ("bits", c_int64))
-
-
-class Layer(Structure):
-    """The weights of a decoder layer."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm", "token_norm")),
-        ("normed_residual", c_int64),
-        *((name, Weight) for name in ("qkv", "output", "gate_up", "down")),
-    )
-
-
-class DecoderSizes(Structure):
-    """The sizes of a decoder."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("layers", "width", "heads", "kv_heads", "head_size", "rotary", "mlp")),
-        *((name, c_float) for name in ("epsilon", "scale")),
-    )
-
-
-class Batch(Structure):
-    """The rows of one forward pass, and where the cache has them."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
-        *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
-        *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
-        *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
-        *(("tap_bits", c_int64), ("queries", c_void_p)),
-        *((name, c_int64) for name in ("bits", "recent", "upper")),
-        *((name, c_void_p) for name in ("planes", "key_scales", "value_scales")),
-    )
-
-
-class Ballot(Structure):
-    """Queries that choose among pieces of texts."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("layers", "rows", "heads", "sharing", "steps", "size")),
-        *((name, c_int64) for name in ("slots", "first", "tiles", "count")),
-        *((name, c_void_p) for name in ("queries", "pieces", "asked", "ends", "best")),
-    )
-
-
 @cache
 def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """The native library, compiled first unless the cache has it whole for this processor, compiler and source.
@@ -94,42 +42,21 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     is no compiler, where it refuses, or where another user can write to the cache.
     """
     compiler = _compiler()
-    sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
-    named = (*compiler, _version(compiler), *flags, processor())
-    key = sha256(b"\0".join([*sources, *map(str.encode, named)])).hexdigest()[:16]
+    digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
+    named = (digest, *compiler, _version(compiler), *flags, processor())
+    key = sha256("\0".join(named).encode()).hexdigest()[:16]
     library = cache_folder() / "native" / f"specframe-{key}.so"
     refuse_strangers(library)
     loaded = _open(library) if is_whole(library) else None
     if loaded is None:
-        _compile(compiler, flags, library)
+        _compile(compiler, flags, library, digest)
         loaded = _open(library)
     if loaded is None:
         raise InputError(f"the native library in {library.parent} cannot be loaded, though it was just compiled")
-    loaded.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
-    loaded.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
-    loaded.specframe_rank.restype = None
-    loaded.specframe_decode.argtypes = [
-        *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
-        *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
-    ]
-    loaded.specframe_choose.argtypes = [
-        *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
-        *(c_void_p, c_void_p, POINTER(c_void_p), c_void_p),
-    ]
-    loaded.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, *(c_int64,) * 4, c_void_p]
-    loaded.specframe_normalize.restype = None
-    loaded.specframe_draft.argtypes = [c_void_p] * 5
-    loaded.specframe_recur.argtypes = [
-        *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
-    ]
-    loaded.specframe_vote.argtypes = [POINTER(Ballot)]
-    loaded.specframe_copy.argtypes = [POINTER(Weight), c_void_p, c_void_p]
-    loaded.specframe_copy.restype = None
-    loaded.specframe_move.argtypes = [c_void_p, *(c_int64,) * 6, c_void_p, c_void_p]
-    loaded.specframe_likeliest.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
-    for name in ("multiply", "decode", "choose", "recur", "draft", "move", "vote", "likeliest"):
-        function = getattr(loaded, f"specframe_{name}")
-        function.restype = _succeed
+    check_layout(loaded, library, digest)
+    for name, has_status, arguments in functions():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, _succeed if has_status else None
     return loaded
 
 
@@ -176,13 +103,15 @@ def _open(library: Path) -> ctypes.CDLL | None:
         return None
 
 
-def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -> None:
+def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path, digest: str) -> None:
     """Writes the library, whole or not at all."""
     try:
         make_folder(library.parent)
         with TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / library.name
-            command = [*compiler, *flags, str(SOURCE), "-o", str(made)]
+            layout = made.with_suffix(".cpp")
+            layout.write_text(layout_source(digest), encoding="utf-8")
+            command = [*compiler, *flags, f"-I{HEADER.parent}", str(SOURCE), str(layout), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             if done.returncode:
                 line = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())

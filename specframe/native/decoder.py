@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
+from specframe.native.abi import Batch, DecoderSizes, Layer
 from specframe.native.blocks import Floats
 from specframe.native.bounds import check_integers, check_lists, check_matrices, check_numbers, check_room, check_sight
-from specframe.native.build import Batch, DecoderSizes, Layer, load_native
+from specframe.native.build import load_native
 from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
 from specframe.native.sight import Listed, Mask, Tree
 

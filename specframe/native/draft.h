@@ -10,54 +10,12 @@
 
 namespace {
 
-// What a drafter computes: its modules, in the order in which they run.
-struct Network {
-  Shape shape;             // of its decoder layers
-  const Layer* layers;
-  int64_t block;           // K, the pairs that are read at once, and the levels that a pass proposes
-  Weight entry;            // of a pair's A features side by side, [A D] -> [D]; without outputs: it has one, as it is
-  Weight fusion;           // of a pair, [2 D] -> [D]; or, without outputs,
-  const Cell* cells;       // an LSTM over pairs, [2 D] -> [D]; or, null, the first layer reads both parts side by side
-  int64_t recurrent;       // the LSTM's layers
-  const float* norm;       // before the head, or null
-  int64_t feeds_normed;    // whether the state that is fed back has passed that norm
-  Weight head;
-  const void* embeddings;  // [head.outputs, D] of the tokens that are drafted
-  const int64_t* support;  // [head.outputs], these tokens; null: the columns themselves
-  int64_t halves;          // whether embeddings, pairs and all values between modules are bfloat16, else float32
-};
-
-// The rows of a session.
-struct Rows {
-  int64_t rows, cache_rows, slots;  // B; the cache is [2 * layers, cache_rows, kv_heads, slots, head_size]
-  float* cache;
-  const float *cosine, *sine;       // [.., rotary / 2], of every position
-  const int64_t* held;              // [B], pairs of each, the new ones included
-  float* outputs;                   // [B, K, D], of the layers at each row's last K pairs
-  float* states;                    // [B, recurrent, 2, D], of the LSTM behind them
-  float* tail;                      // [B, K - 1, D], what the LSTM made of the last K - 1 pairs
-  int64_t shift;                    // a row's pairs begin at this slot
-  const int64_t* roots;             // [B], the last committed tokens
-  int64_t sinks, recent;            // a row's first and its newest pairs, which are seen
-
-  // Shows a row's committed pairs, from slot 0 of a mask on.
-  void show(uint8_t* sees, int64_t row) const {
-    const int64_t first = std::min(sinks, held[row]), last = std::min(recent, held[row] - first);
-    std::memset(sees, 1, first);
-    std::memset(sees + held[row] - last, 1, last);
-  }
-};
-
-// Newly committed pairs, of the rows from `first` on.
-struct Pairs {
-  int64_t first, most;          // rows before the first have none; none has more than the most
-  const int64_t* fresh;         // [B - first], how many of the most a row has
-  const void* embeddings;       // [B - first, most, D], of their tokens; or, with tokens, the table [V, D] of all
-  const int64_t* tokens;        // [B - first, most], or null
-  int64_t taps, nodes;          // the target's features, so many kinds of them: one, or as many as `entry` takes
-  const void* const* features;  // [taps], of [B - first, nodes, D] each
-  const int64_t* kept;          // [B - first, most], the nodes whose features are the pairs'; null: the first ones
-};
+// Shows a row's committed pairs, from slot 0 of a mask on.
+void show_pairs(const Rows& m, uint8_t* sees, int64_t row) {
+  const int64_t first = std::min(m.sinks, m.held[row]), last = std::min(m.recent, m.held[row] - first);
+  std::memset(sees, 1, first);
+  std::memset(sees + m.held[row] - last, 1, last);
+}
 
 // The forward passes of a drafter over the rows of its session.
 struct Passes {
@@ -167,7 +125,7 @@ struct Passes {
       const int64_t row = i / nodes, held = m.held[p.first + row];
       places[i] = held - p.fresh[row] + i % nodes;
       positions[i] = std::max(places[i] - again, int64_t{0});  // nothing sees the pairs before a row's first
-      m.show(visible.data() + i * end + again, p.first + row);
+      show_pairs(m, visible.data() + i * end + again, p.first + row);
     }
     layers(p.first, nodes, end);
     for (int64_t row = 0; row < rows; ++row)
@@ -252,7 +210,7 @@ extern "C" int specframe_draft(const Network* network, const Rows* rows, const P
           std::memcpy(pair + width, above + j * width, width * sizeof(float));
         }
         uint8_t* sees = passes.visible.data() + i * block * end;
-        m.show(sees + m.shift, b);
+        show_pairs(m, sees + m.shift, b);
         for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) std::memset(sees + base + (one - 1) * block, 1, block);
         std::memset(sees + base + (total - 1 + at) * block, 1, block);
         for (int64_t j = 0; j < block; ++j) {

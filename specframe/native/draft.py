@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import Structure, c_double, c_int64, c_void_p
+from ctypes import c_double, c_int64
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
-from specframe.native.build import DecoderSizes, Weight, load_native
+from specframe.native.abi import Network, Rows, Search, Weight
+from specframe.native.build import load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import Cells
@@ -54,31 +55,6 @@ class Sighted(Protocol):
         """The first ones."""
 
 
-class _Network(Structure):
-    _fields_ = (
-        *(("shape", DecoderSizes), ("layers", c_void_p), ("block", c_int64), ("entry", Weight), ("fusion", Weight)),
-        *(("cells", c_void_p), ("recurrent", c_int64), ("norm", c_void_p)),
-        *(("feeds_normed", c_int64), ("head", Weight), ("embeddings", c_void_p), ("support", c_void_p)),
-        ("halves", c_int64),
-    )
-
-
-class _Rows(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
-        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states", "tail")),
-        *(("shift", c_int64), ("roots", c_void_p), ("sinks", c_int64), ("recent", c_int64)),
-    )
-
-
-class _Search(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("depth", "width", "nodes")),
-        *(("gain", c_double), ("powers", c_void_p), ("scores", c_void_p), ("level", c_double)),
-        *((name, c_int64) for name in ("taken", "together")),
-    )
-
-
 class NativeDraft:
     """A drafter's beam searches, each in one call. A draft has the bits of the same search level by level."""
 
@@ -88,7 +64,7 @@ class NativeDraft:
         self._norm = None if norm is None else norm.detach().float().contiguous()
         self._embeddings = parts.embeddings.contiguous()
         self._support = None if parts.support is None else parts.support.contiguous()
-        self._network = _Network(
+        self._network = Network(
             shape=layers.shape,
             layers=ctypes.addressof(layers.records),
             block=parts.block,
@@ -103,7 +79,7 @@ class NativeDraft:
             support=None if self._support is None else self._support.data_ptr(),
             halves=self._embeddings.dtype == torch.bfloat16,
         )
-        self._wanted: tuple[BeamSearch, _Search] | None = None  # the last search, most often the next one, too
+        self._wanted: tuple[BeamSearch, Search] | None = None  # the last search, most often the next one, too
 
     def grow(
         self,
@@ -128,7 +104,7 @@ class NativeDraft:
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
         self._check(roots, held, outputs, blocks, pairs, states, tail)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
-        rows = _Rows(
+        rows = Rows(
             rows=batch,
             cache_rows=blocks.shape[1],
             slots=blocks.shape[3],
@@ -200,9 +176,9 @@ def _scores(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
     return (c_double * len(scores))(*scores)
 
 
-def _search(search: BeamSearch) -> _Search:
+def _search(search: BeamSearch) -> Search:
     costs, powers, scores = search.costs, None, None
-    wanted = _Search(search.depth, search.width, search.nodes, search.gain)
+    wanted = Search(search.depth, search.width, search.nodes, search.gain)
     if search.powers is not None:
         powers = (c_double * search.depth)(*search.powers)
         wanted.powers = ctypes.addressof(powers)

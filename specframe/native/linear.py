@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from specframe.native.abi import Weight
 from specframe.native.blocks import BLOCK, TILE, Bits, Floats, PackedBlocks, block_bytes, unpack
-from specframe.native.build import Weight, load_native
+from specframe.native.build import load_native
 
 LINE, PAGE = 64, 2 << 20
 """Bytes of a line of the processor's caches, where a matrix begins; and of a large page."""

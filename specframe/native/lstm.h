@@ -6,11 +6,6 @@
 
 namespace {
 
-// A layer: the four gates' maps (input, forget, content, output) of what enters it and of its hidden state.
-struct Cell {
-  Weight into, back;
-};
-
 inline Lane sigmoid(Lane x) {
   const Lane small = exponential(x < 0.f ? x : -x);
   return (x < 0.f ? small : Lane{} + 1.f) / (small + 1.f);

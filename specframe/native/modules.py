@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from ctypes import Structure
 
 import torch
 from torch import Tensor, nn
 
-from specframe.native.build import Weight, load_native
+from specframe.native.abi import Cell
+from specframe.native.build import load_native
 from specframe.native.linear import QuantizedLinear
-
-
-class _Cell(Structure):
-    _fields_ = (("into", Weight), ("back", Weight))
 
 
 class Cells:
@@ -28,7 +23,7 @@ class Cells:
 
     def __init__(self, layers: Sequence[tuple[QuantizedLinear, QuantizedLinear]]) -> None:
         self._layers = tuple(layers)
-        self.records = (_Cell * len(layers))(*(_Cell(into.record, back.record) for into, back in layers))
+        self.records = (Cell * len(layers))(*(Cell(into.record, back.record) for into, back in layers))
         """The layers as native code takes them."""
 
     def run(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -37,8 +32,7 @@ class Cells:
         states = torch.stack((hidden, cell), 2).transpose(0, 1).float().contiguous()  # [B, L, 2, H]
         rows, out = x.float().contiguous(), torch.empty(batch, steps, hidden.shape[-1])
         load_native().specframe_recur(
-            ctypes.byref(self.records),
-            *(len(self.records), batch, steps, rows.data_ptr()),
+            *(self.records, len(self.records), batch, steps, rows.data_ptr()),
             *(states.data_ptr(), x.dtype == torch.bfloat16, out.data_ptr()),
         )
         hidden, cell = states.to(x.dtype).transpose(0, 1).unbind(2)

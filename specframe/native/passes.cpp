@@ -5,69 +5,25 @@
 
 #include <new>
 
+#include "abi.h"
 #include "attention.h"
 #include "team.h"
 #include "topk.h"
 
 namespace {
 
-struct Weight {
-  const uint8_t* data;
-  const float* bias;  // or null
-  int64_t outputs, inputs, bits;
+int64_t tile_count(const Weight& w) { return (w.outputs + TILE - 1) / TILE; }
+int64_t tile_bytes(const Weight& w) { return w.inputs / BLOCK * block_bytes(w.bits); }
 
-  int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
-  int64_t tile_bytes() const { return inputs / BLOCK * block_bytes(bits); }
-};
-
-struct Layer {
-  const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two may be null
-  const float* token_norm;                                         // of the embeddings before the hidden state, or null
-  int64_t normed_residual;                                         // whether the residual starts at the normed state
-  Weight qkv, output, gate_up, down;
-};
-
-struct Shape {
-  int64_t layers, width, heads, kv_heads, head_size, rotary, mlp;
-  float epsilon, scale;
-};
-
-// A node sees the slots below its row's `length` and, from `base` on, the nodes that `sees` has; or, without `sees`, the
-// slots that `visible` has, and its own keys and values go to its place. Where slots are listed, it sees those up to the
-// first -1 and, from `base` on, the slots that `visible` has, [B, N, width - base].
-struct Batch {
-  int64_t rows, nodes;         // B, N: B * N rows of `hidden`
-  int64_t first, width;        // the cache's row of the first, and the first slot that no node sees
-  int64_t cache_rows, slots;   // the cache is [2 * layers, cache_rows, kv_heads, slots, head_size]
-  int64_t base;                // the slot of the first node
-  const uint8_t* sees;         // [B, N, N], or null
-  const int64_t* length;       // [B], slots that are committed
-  const uint8_t* visible;      // [B, N, width]
-  const int64_t* places;       // [B, N]
-  const int64_t* positions;    // [B, N]
-  const float *cosine, *sine;  // [.., rotary / 2], of every position
-  const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
-  const int64_t* listed;       // [list_layers, B, list_heads, list_slots], or null
-  int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
-  int64_t tap_bits;            // of a number in the copies of layers' outputs: 32 or 16
-  float* const* queries;       // [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null
-
-  int64_t bits;                // of a number in the cache: 32, 16 (bfloat16) or 8, in two planes
-  int64_t recent, upper;       // of 8 bits: room for whole numbers, and whether the upper plane is read alone
-  const uint8_t* planes;       // [2, 2 * layers, cache_rows, kv_heads, slots, head_size / 2]: the upper ones, the lower ones
-  const float* key_scales;     // [layers, cache_rows, kv_heads, slots / SPAN, 2, head_size]
-  const float* value_scales;   // [layers, cache_rows, kv_heads, slots, 2]
-
-  // The slot of a node's own entry: of 8 bits, behind the newest tokens, which are in whole numbers.
-  int64_t own(int64_t slot) const { return bits == 8 ? slots + RECENT + slot - base : slot; }
-  // The first slot that a token at a position sees in whole numbers.
-  int64_t whole(int64_t position) const { return std::max<int64_t>(position / SPAN - 1, 0) * SPAN; }
-  int64_t lists() const { return listed ? list_layers * list_heads : 1; }
-  // The number of the list of a layer and a head of keys.
-  int64_t list_of(int64_t layer, int64_t head) const {
-    return listed ? layer % list_layers * list_heads + head % list_heads : 0;
-  }
-};
+// The slot of a node's own entry: of 8 bits, after the newest tokens, which are in whole numbers.
+int64_t own_slot(const Batch& b, int64_t slot) { return b.bits == 8 ? b.slots + RECENT + slot - b.base : slot; }
+// The first slot that a token at a position sees in whole numbers.
+int64_t first_unrounded(int64_t position) { return std::max<int64_t>(position / SPAN - 1, 0) * SPAN; }
+int64_t list_count(const Batch& b) { return b.listed ? b.list_layers * b.list_heads : 1; }
+// The number of the list of a layer and a head of keys.
+int64_t list_of(const Batch& b, int64_t layer, int64_t head) {
+  return b.listed ? layer % b.list_layers * b.list_heads + head % b.list_heads : 0;
+}
 
 // What `count` queries from `first` on see by a list, of a row's nodes in turns of `sharing`.
 View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t count, int64_t sharing) {
@@ -95,7 +51,7 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
   if (b.bits == 8) {
     int64_t whole[LANE], lowest = b.slots;  // a token sees another rounded once that has left its newest ones
     for (int64_t node = first / sharing; node <= high; ++node)
-      lowest = std::min(lowest, whole[node - first / sharing] = b.whole(b.positions[row * b.nodes + node]));
+      lowest = std::min(lowest, whole[node - first / sharing] = first_unrounded(b.positions[row * b.nodes + node]));
     const auto from = [&](int64_t node) { return whole[node - first / sharing]; };
     committed([&](int64_t slot) {
       if (slot < lowest && !visible) view.add(slot);
@@ -113,12 +69,12 @@ View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t c
   if (b.sees) {
     const uint8_t* tree = b.sees + row * b.nodes * b.nodes;
     for (int64_t j = 0; j <= high; ++j)
-      look(b.own(b.base + j), [&](int64_t node) { return j <= node && tree[node * b.nodes + j]; });
+      look(own_slot(b, b.base + j), [&](int64_t node) { return j <= node && tree[node * b.nodes + j]; });
   } else if (b.listed || b.bits == 8) {
     const int64_t begin = b.listed ? b.base : 0, width = b.width - begin;
     const uint8_t* path = b.visible + row * b.nodes * width;
     for (int64_t slot = b.base; slot < b.width; ++slot)
-      look(b.own(slot), [&](int64_t node) { return path[node * width + slot - begin]; });
+      look(own_slot(b, slot), [&](int64_t node) { return path[node * width + slot - begin]; });
   }
   view.close();
   return view;
@@ -138,7 +94,7 @@ struct Turns {
 #ifdef AMX
     registers = w.bits == 16 && has_tiles();
 #endif
-    both = !registers && w.tiles() >= 4 * threads && with_two(w.bits, rows, 1) ? 2 : 1;
+    both = !registers && tile_count(w) >= 4 * threads && with_two(w.bits, rows, 1) ? 2 : 1;
     const int64_t alone = w.bits == 32 ? TOGETHER_SINGLES : w.bits == 16 ? TOGETHER : GROUP;
     group = registers ? MANY : equal_share(rows, both > 1 ? GROUP_OF_TWO : alone);
     count = (rows + group - 1) / group;
@@ -157,7 +113,7 @@ struct Turns {
     const int64_t blocks = w.inputs / BLOCK;
     for (int64_t turn = 0; turn < count; ++turn) {
       const int64_t row = turn * group, some = std::min(group, rows - row);
-      const Ahead ahead = Ahead{following}.of(turn, count, tiles * w.tile_bytes());
+      const Ahead ahead = Ahead{following}.of(turn, count, tiles * tile_bytes(w));
       alignas(64) float found[2 * MANY][TILE];
 #ifdef AMX
       if (registers && some != configured) configure(configured = some);
@@ -174,7 +130,7 @@ struct Turns {
 
 // Where a thread's share of a weight begins.
 inline const uint8_t* beginning(const Weight& w, const Worker& worker) {
-  return w.data + w.tiles() * worker.id / worker.threads * w.tile_bytes();
+  return w.data + tile_count(w) * worker.id / worker.threads * tile_bytes(w);
 }
 
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
@@ -182,11 +138,11 @@ inline const uint8_t* beginning(const Weight& w, const Worker& worker) {
 void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
   Turns turns(w, x, rows, worker.threads);
-  const int64_t tiles = w.tiles(), parts = (tiles + turns.both - 1) / turns.both;
+  const int64_t tiles = tile_count(w), parts = (tiles + turns.both - 1) / turns.both;
   const int64_t last = parts * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(parts, [&](int64_t part) {
     const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first);
-    const uint8_t *data = w.data + first * w.tile_bytes(), *behind = data + here * w.tile_bytes();
+    const uint8_t *data = w.data + first * tile_bytes(w), *behind = data + here * tile_bytes(w);
     for (int64_t row = 0; row < std::min(rows, turns.group); ++row)  // the results' places, which another core may have
       for (int64_t tile = first; tile < first + here; ++tile) __builtin_prefetch(out + row * stride + tile * TILE, 1);
     const uint8_t* following = part < last ? behind : next ? beginning(*next, worker) : data;
@@ -205,7 +161,7 @@ void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& 
 // multiplies and rounds a block of both, so that no other has to ask for the products; `room` has 4 TILE floats for each row.
 void gate(Worker& worker, const Weight& w, const Weight& next, const Codes& x, int64_t rows, Codes& out, float* room) {
   Turns turns(w, x, rows, worker.threads);
-  const int64_t half = w.outputs / 2, bytes = w.tile_bytes(), blocks = half / BLOCK;
+  const int64_t half = w.outputs / 2, bytes = tile_bytes(w), blocks = half / BLOCK;
   const int64_t last = blocks * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(blocks, [&](int64_t block) {
     const uint8_t *gates = w.data + 2 * block * bytes, *ups = gates + half / TILE * bytes;
@@ -300,9 +256,9 @@ extern "C" void specframe_normalize(const float* from, const float* weights, flo
 // weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
 // `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
 // Returns 0, or 1 where there is no memory; nothing has then been written.
-extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
+extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, float* hidden,
                                 const float* ending, void* const* taps, const uint8_t* runs) try {
-  const Shape s = *shape;
+  const DecoderSizes s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
   const int64_t line = queries + 2 * keys, most = b.width + b.list_slots + RECENT, wide = std::max(layers[0].qkv.inputs, queries);
@@ -327,7 +283,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   int64_t together = LANE;
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < threads) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row
-  std::vector<View> views(b.lists() * b.rows * groups);
+  std::vector<View> views(list_count(b) * b.rows * groups);
   // Of a thread: an attention's weights, a row's values, and products with a gate.
   const int64_t each = (most + 2 * LANE) * LANE + wide + 4 * TILE * rows;
   const std::unique_ptr<float[]> scratch(new float[threads * each]);
@@ -337,7 +293,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   Helpers::run(team, [&](Worker& worker) {
     float* const shares = scratch.get() + worker.id * each;
     float *const values = shares + (most + 2 * LANE) * LANE, *const room = values + wide;
-    worker.share(b.lists() * b.rows * groups, [&](int64_t at) {
+    worker.share(list_count(b) * b.rows * groups, [&](int64_t at) {
       if (full) return;
       const int64_t list = at / (b.rows * groups), row = at / groups % b.rows, first = at % groups * together;
       try {
@@ -370,7 +326,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
           if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + row * queries, at, queries * sizeof(float));
           for (int64_t h = 0; h < s.kv_heads; ++h) {
             const float* key = at + queries + h * s.head_size;
-            with_memory(l, first, h, [&](const auto& memory) { memory.put(b.own(slot), key, key + keys); });
+            with_memory(l, first, h, [&](const auto& memory) { memory.put(own_slot(b, slot), key, key + keys); });
           }
         });
         worker.share(b.rows * s.kv_heads * groups, [&](int64_t item) {
@@ -383,7 +339,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             query[q] = qkv.get() + node * line + head * s.head_size;
             out[q] = attended.get() + node * queries + head * s.head_size;
           }
-          const View& view = views[b.list_of(l, h) * b.rows * groups + at];
+          const View& view = views[list_of(b, l, h) * b.rows * groups + at];
           with_memory(l, b.first + row, h, [&](const auto& memory) { attend(query, out, count, s.scale, memory, view, shares); });
         });
         worker.share(rows, [&](int64_t row) {

@@ -16,11 +16,6 @@ constexpr int64_t PIECE = 256;   // tiles that one thread looks through
 constexpr double LARGE = 1e15;   // of a row: beyond it a sum may be infinite, and nothing is ruled out
 constexpr float TINY = 1e-30f;   // more than numbers below the normal ones, which may count as 0, can add up to
 
-struct Screen {
-  Weight exact, copy;        // without a bias
-  const float *lost, *kept;  // [tiles * TILE]: |w - c| and |c|, with what the sums of floats may be off by
-};
-
 inline const Lane* lanes(const float* from) { return reinterpret_cast<const Lane*>(from); }
 
 inline Lane larger(Lane a, Lane b) { return a > b ? a : b; }
@@ -51,13 +46,13 @@ struct Best {
 // Writes a copy of a weight in 8 bits, in blocks as GGUF's Q8_0 has them, and of each output the squares of the norms |w - c|,
 // |w| and |c|, and the largest scale: [4, tiles * TILE].
 extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms) {
-  const int64_t tiles = exact->tiles(), blocks = exact->inputs / BLOCK, outputs = tiles * TILE;
+  const int64_t tiles = tile_count(*exact), blocks = exact->inputs / BLOCK, outputs = tiles * TILE;
   Team team(omp_get_max_threads());
   Helpers::run(team, [&](Worker& worker) {
     worker.share(tiles, [&](int64_t tile) {
       double *lost = norms + tile * TILE, *size = lost + outputs, *kept = size + outputs, *scales = kept + outputs;
       for (int64_t b = 0; b < blocks; ++b) {
-        const uint8_t* from = exact->data + tile * exact->tile_bytes() + b * block_bytes(exact->bits);
+        const uint8_t* from = exact->data + tile * tile_bytes(*exact) + b * block_bytes(exact->bits);
         uint8_t* to = copy + (tile * blocks + b) * block_bytes(8);
         for (int64_t i = 0; i < TILE; ++i) {
           float values[BLOCK], most = 0;
@@ -88,7 +83,7 @@ extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms
 // Returns 0, or 1 where there is no memory.
 extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t rows, int64_t* best) try {
   const Weight &exact = screen->exact, &copy = screen->copy;
-  const int64_t inputs = exact.inputs, tiles = exact.tiles(), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
+  const int64_t inputs = exact.inputs, tiles = tile_count(exact), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
   const float *lost = screen->lost, *kept = screen->kept;
   const int threads = omp_get_max_threads();
   Codes coarse(rows, inputs, 8), fine(rows, inputs, exact.bits);
@@ -119,7 +114,7 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
     });
     Turns turns(copy, coarse, rows, threads);
     worker.share((tiles + turns.both - 1) / turns.both, [&](int64_t part) {
-      const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first), bytes = copy.tile_bytes();
+      const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first), bytes = tile_bytes(copy);
       const uint8_t *data = copy.data + first * bytes, *following = first + here < tiles ? data + here * bytes : data;
       turns.run(data, here, following, [&](int64_t row, int64_t at, const float* products) {
         const int64_t tile = first + at;
@@ -145,7 +140,7 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
       const bool all = !(sizes[row] < LARGE);
       for (int64_t tile = first; tile < std::min(first + PIECE, tiles); ++tile) {
         if (!all && highest[row * tiles + tile] < bar) continue;
-        const uint8_t* data = exact.data + tile * exact.tile_bytes();
+        const uint8_t* data = exact.data + tile * tile_bytes(exact);
         alignas(64) float products[MANY][TILE];
 #ifdef AMX
         if (registers && !configured) configure(1);
@@ -178,22 +173,6 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
   return 1;
 }
 
-// What a pass begins with and ends in where the likeliest token after every node is all that is asked for.
-struct Choice {
-  const void* table;      // [V, D], the embeddings
-  int64_t known;          // V
-  const int64_t* tokens;  // [M]
-  const int64_t* depths;  // [M], of a tree's nodes: with their row's length they are positions
-  const int64_t* parents; // [M]
-  const uint8_t* valid;   // [M]
-  int64_t positions;      // of the table of angles and of the text: a node behind the last stands there
-  int64_t halves;         // whether embeddings and `last` are bfloat16, else float32
-  const Screen* screen;
-  void* last;             // [M, D], the states behind the final norm
-  int64_t* best;          // [M]
-  int64_t* followed;      // [B, 2 N + 2], of each row the number of accepted nodes or -1, these, and the tokens behind them
-};
-
 // The path of the likeliest tokens through a row's tree: the first child that holds the token behind its parent, and so on.
 inline void follow(const Choice& c, int64_t nodes, int64_t row) {
   const int64_t first = row * nodes;
@@ -212,7 +191,7 @@ inline void follow(const Choice& c, int64_t nodes, int64_t row) {
 
 // The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
 // memory, or 2 where a token or a depth is out of bounds.
-extern "C" int specframe_choose(const Shape* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
+extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
                                 void* const* taps, const Choice* choice) try {
   const Choice& c = *choice;
   const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;

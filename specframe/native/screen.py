@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, c_int64, c_void_p
+from ctypes import c_int64
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from specframe.kernel.types import HostVerdict, TokenTree
+from specframe.native.abi import Batch, Choice
+from specframe.native.abi import Screen as ArgmaxRecord
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_numbers, check_room, check_sight
-from specframe.native.build import Batch, Weight, are_loaded, load_native
+from specframe.native.build import are_loaded, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 
@@ -22,19 +24,6 @@ UNKNOWN = 1e30
 """Bound of outputs that a head's last tile does not have, which are never the largest."""
 UNIT = 2.0**-24
 """Largest relative error of an operation in float32."""
-
-
-class _Screen(Structure):
-    _fields_ = (("exact", Weight), ("copy", Weight), ("lost", c_void_p), ("kept", c_void_p))
-
-
-class _Choice(Structure):
-    _fields_ = (
-        *(("table", c_void_p), ("known", c_int64)),
-        *((name, c_void_p) for name in ("tokens", "depths", "parents", "valid")),
-        *(("positions", c_int64), ("halves", c_int64)),
-        *((name, c_void_p) for name in ("screen", "last", "best", "followed")),
-    )
 
 
 class Screen:
@@ -52,7 +41,7 @@ class Screen:
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
-        self.record = _Screen(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        self.record = ArgmaxRecord(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
         """The screen as native code takes it; valid while this lives."""
 
     def bounds(self, states: Tensor) -> Tensor:
@@ -131,7 +120,7 @@ class GreedyPass:
             tap_bits=8 * table.dtype.itemsize,
             bits=8 * blocks.dtype.itemsize,
         )
-        choice = _Choice(
+        choice = Choice(
             table=table.data_ptr(),
             known=table.shape[0],
             tokens=tokens,

@@ -8,24 +8,9 @@
 #include <cstring>
 #include <vector>
 
+#include "abi.h"
+
 namespace {
-
-// The search, with the costs of scoring so many nodes of each row; the unit is a token's time without drafts.
-struct Search {
-  int64_t depth, width, nodes;  // the root counts as a node
-  double gain;                  // a level that adds no more expected tokens than this is the last
-  const double* powers;         // [depth], of the laws, or null
-  const double* scores;         // [taken + nodes + 2], or null: everything pays
-  double level;                 // the cost of a forward pass of the drafter
-  int64_t taken, together;      // nodes that are scored anyway; whether rows choose together
-};
-
-// The finished trees, with N of at most `nodes` nodes each.
-struct Trees {
-  int64_t *tokens, *parents, *depths;  // [B, N]
-  uint8_t *valid, *ancestors;          // [B, N] and [B, N, N]
-  int64_t nodes, levels, passes;       // N, and the forward passes that it took
-};
 
 // A product that is rounded before anything is added to it.
 [[gnu::noinline]] double times(double a, double b) { return a * b; }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import Structure, c_bool, c_int64, c_void_p
+from ctypes import c_bool, c_int64, c_void_p
 from dataclasses import dataclass
 from math import prod
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.transfer import Columns
+from specframe.native.abi import Pairs, Trees
 from specframe.native.linear import QuantizedLinear
 
 
@@ -30,14 +31,6 @@ class NewPairs:
     def most(self) -> int:
         """M, the most of a row."""
         return max(self.fresh)
-
-
-class _Pairs(Structure):
-    _fields_ = (
-        *(("first", c_int64), ("most", c_int64), ("fresh", c_void_p)),
-        *(("embeddings", c_void_p), ("tokens", c_void_p)),
-        *(("taps", c_int64), ("nodes", c_int64), ("features", c_void_p), ("kept", c_void_p)),
-    )
 
 
 def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, entry: QuantizedLinear | None) -> None:
@@ -59,12 +52,12 @@ def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, ent
             raise ValueError(f"each row has as many {name} as new pairs, from 0 to {end - 1}")
 
 
-def packed_pairs(pairs: NewPairs) -> _Pairs:
+def packed_pairs(pairs: NewPairs) -> Pairs:
     """The pairs as native code takes them."""
     fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
     features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
     kept, tokens = _padded(pairs.kept, pairs.most), _padded(pairs.tokens, pairs.most)
-    found = _Pairs(
+    found = Pairs(
         first=pairs.first,
         most=pairs.most,
         fresh=ctypes.addressof(fresh),
@@ -87,13 +80,6 @@ def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_i
     return (c_int64 * len(numbers))(*numbers)
 
 
-class _Trees(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("tokens", "parents", "depths", "valid", "ancestors")),
-        *((name, c_int64) for name in ("nodes", "levels", "passes")),
-    )
-
-
 class NativeTrees:
     """The trees of a draft, as native code wrote them: a `TreeSource`."""
 
@@ -103,7 +89,7 @@ class NativeTrees:
         self._numbers = (c_int64 * (3 * self._room))()  # tokens, parents and depths, [B, N] each
         self._marks = (c_bool * ((1 + most) * self._room))()  # valid, [B, N], and ancestors, [B, N, N]
         numbers, marks = ctypes.addressof(self._numbers), ctypes.addressof(self._marks)
-        self.record = _Trees(*(numbers + 8 * self._room * part for part in range(3)), marks, marks + self._room)
+        self.record = Trees(*(numbers + 8 * self._room * part for part in range(3)), marks, marks + self._room)
 
     @property
     def shape(self) -> tuple[int, int]:

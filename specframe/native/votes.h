@@ -6,18 +6,6 @@
 
 namespace {
 
-// The queries vote with their shares of attention. A row's are of its last `asked` steps, and its first `ends` pieces get
-// votes; the first of them is always among the best.
-struct Ballot {
-  int64_t layers, rows, heads, sharing, steps, size;  // heads of keys, and how many heads of queries share each
-  int64_t slots, first, tiles;                        // rows of the pieces, the one of the first row, and tiles of a row
-  int64_t count;                                      // pieces wanted
-  const float* queries;                               // [layers, rows, heads * sharing, steps, size]
-  const uint8_t* pieces;                              // [layers, slots, heads, tiles, size * TILE] of bfloat16, as weights are
-  const int64_t *asked, *ends;                        // [rows]
-  int64_t* best;                                      // [layers, rows, heads, count], the best first, then zeros
-};
-
 constexpr int64_t FAR = 4;  // tiles: how far ahead of what is computed memory is fetched
 
 // What a thread computes with: `MANY` queries in bfloat16 behind the first `begin` of `codes`.

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specframe.native.abi import Ballot
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_integers, check_numbers, check_room
-from specframe.native.build import Ballot, are_loaded, load_native
+from specframe.native.build import are_loaded, load_native
 
 
 class PieceKeys:

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from specframe.kernel.errors import InputError
-from specframe.native import build
+from specframe.native import abi, build
 
 OTHERS = ("multiply", "choose", "rank", "normalize", "recur", "draft", "move", "vote", "copy", "likeliest")
 MARK = " ".join(f'extern "C" int specframe_{name}() {{ return 0; }}' for name in OTHERS)
@@ -152,12 +152,12 @@ def test_another_version_of_the_compiler_has_its_own_library(cache, monkeypatch,
 
 def test_no_memory_is_a_memory_error():
     loaded = build.load_native()
-    weight = build.Weight(None, None, 16, 32, 8)
+    weight = abi.Weight(None, None, 16, 32, 8)
     with pytest.raises(MemoryError):
         loaded.specframe_multiply(ctypes.byref(weight), None, 1 << 50, None)
-    sizes = build.DecoderSizes(layers=1, width=32, heads=2, kv_heads=1, head_size=16, rotary=16, mlp=32)
-    layer = build.Layer(qkv=build.Weight(None, None, 64, 32, 8))
-    for batch in (build.Batch(rows=1 << 50, nodes=1, width=1), build.Batch(rows=1, nodes=1, width=1 << 56)):
+    sizes = abi.DecoderSizes(layers=1, width=32, heads=2, kv_heads=1, head_size=16, rotary=16, mlp=32)
+    layer = abi.Layer(qkv=abi.Weight(None, None, 64, 32, 8))
+    for batch in (abi.Batch(rows=1 << 50, nodes=1, width=1), abi.Batch(rows=1, nodes=1, width=1 << 56)):
         with pytest.raises(MemoryError):
             loaded.specframe_decode(
                 ctypes.byref(sizes), ctypes.byref(layer), ctypes.byref(batch), None, None, None, None, None

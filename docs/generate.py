@@ -22,10 +22,10 @@ from pictures.terminal import render_terminal
 
 from specframe.cli.group import COMMANDS, plugin_commands, specframe
 from specframe.cli.main import main
-from specframe.decoding.generate_support import ARGUMENTS, FIELDS, Support
 from specframe.recipes.discovery import discover
 from specframe.recipes.options import about
 from specframe.recipes.registry import KINDS, Registration
+from specframe_transformers.support import ARGUMENTS, FIELDS, Support
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"
@@ -110,8 +110,8 @@ def render_generate() -> str:
         "`model.generate(..., custom_generate=specframe.decoder(recipe))` gives the tokens that it gives without our "
         "loop (at a temperature: the same distribution), or is refused with one sentence. *Exact* and *refused* are "
         "tested against `generate`, for one row and for three rows padded on the left, in "
-        "`tests/decoding/transformers/test_generate_fields.py`; the test fails when a release of transformers adds a "
-        "field that is not in the table, and such a field is refused when it is set.\n",
+        "`plugins/specframe-transformers/tests/test_generate_fields.py`; the test fails when a release of transformers "
+        "adds a field that is not in the table, and such a field is refused when it is set.\n",
     ]
     for title, table in (("Fields of `GenerationConfig`", FIELDS), ("Arguments of `generate`", ARGUMENTS)):
         parts += [f"## {title}\n", "| name | | |\n|---|---|---|"]

@@ -6,7 +6,7 @@ from specframe.certify.recipe import certify as certify
 from specframe.cli.arguments import recipe_command as recipe_command
 from specframe.components.targets.conversion import convert_gguf as convert_gguf
 from specframe.decoding.compose import compose as compose
-from specframe.decoding.custom_generate import decoder as decoder
+from specframe.decoding.compose import decoder as decoder
 from specframe.decoding.pipeline import Pipeline as Pipeline
 from specframe.decoding.pipeline import load as load
 from specframe.decoding.requests import Entry as Entry

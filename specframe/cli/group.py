@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -140,6 +140,7 @@ def plugin_commands() -> dict[str, Registration]:
 
 def _load(ctx: click.Context, name: str) -> click.Command:
     from specframe.kernel.errors import PluginError
+    from specframe.recipes.discovery import discover
 
     if name in COMMANDS:
         module, _, attribute = PLACES.get(name, f"{name}:{name}").partition(":")
@@ -147,7 +148,7 @@ def _load(ctx: click.Context, name: str) -> click.Command:
     elif (entry := plugin_commands().get(name)) is not None:
         command = entry.load()
     elif name in PACKAGES:
-        _require_package(name)
+        discover().refuse_without(f"specframe {name}", PACKAGES[name])
     else:
         from specframe.recipes.registry import suggest
 
@@ -155,14 +156,3 @@ def _load(ctx: click.Context, name: str) -> click.Command:
     if not isinstance(command, click.Command):
         raise PluginError(f"`specframe {name}` is no click command, but a {type(command).__name__}")
     return command
-
-
-def _require_package(name: str) -> NoReturn:
-    """Raises PluginError with the remedy for a command whose package is missing or broken."""
-    from specframe.kernel.errors import PluginError
-    from specframe.recipes.discovery import discover
-
-    package, broken = PACKAGES[name], discover().broken
-    if package in broken:
-        raise PluginError(f"`specframe {name}` is in {package}, which is broken: {broken[package]}")
-    raise PluginError(f"`specframe {name}` needs another package: pip install {package}")

@@ -1,8 +1,8 @@
-"""A pipeline from parts in memory: `specframe.compose(target=model, drafter="lookup")`."""
+"""Pipelines around models in memory: `specframe.compose(target=model, drafter="lookup")`, and `specframe.decoder`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,28 @@ def compose(
             planned.settings[name] = value
     pipeline = Pipeline.build(planned)
     return pipeline if tokenizer is None else replace(pipeline, tokenizer=tokenizer)
+
+
+def decoder(
+    recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None
+) -> Callable[..., Any]:
+    """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
+
+    The recipe's target section is ignored: the model at hand is the target. All settings are those of the `generate`
+    call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
+    without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
+    drafter is built at the first call and kept for later ones. Raises PluginError without specframe-transformers, which
+    `pip install "specframe[methods]"` brings.
+    """
+    planned = plan(Recipe.read(recipe, overrides), registry or discover())
+    make_loop = discover().extension("decoder", "specframe.decoder", "specframe-transformers")
+
+    def build(model: nn.Module) -> Pipeline:
+        pipeline = Pipeline.build(planned, HFTarget.from_model(model))
+        return replace(pipeline, sampling=SamplingSettings())
+
+    loop: Callable[..., Any] = make_loop(build)
+    return loop
 
 
 def _plain(section: Section) -> Any:

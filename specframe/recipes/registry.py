@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import PluginError, SpecframeError
@@ -36,9 +36,10 @@ KINDS: dict[str, type] = {
     "watcher": Watcher,
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
-OTHER_KINDS = ("section", "model", "data", "command")
+OTHER_KINDS = ("section", "model", "data", "command", "extension")
 """Registered things that are no components: recipe sections' settings, embedded models (functions that return a
-folder), texts to train on (functions that return a file), and click commands of the command line."""
+folder), texts to train on (functions that return a file), click commands of the command line, and extensions: what
+packages of this project add to functions and commands of the core."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -140,6 +141,18 @@ class Registry:
             f"(installed: {', '.join(e.name for e in known) or 'none'}"
             + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
         )
+
+    def extension(self, name: str, user: str, package: str) -> Any:
+        """What a package adds to `user`, a function or command of the core. Raises PluginError where it is missing."""
+        found = [entry for entry in self.of("extension") if entry.answers(name)]
+        return found[0].load() if found else self.refuse_without(user, package)
+
+    def refuse_without(self, user: str, package: str) -> NoReturn:
+        """Raises PluginError with the remedy for what a package brings that is missing or broken."""
+        if package in self.broken:
+            raise PluginError(f"`{user}` is in {package}, which is broken: {self.broken[package]}")
+        remedy = '"specframe[methods]"' if package in missing_methods() else package
+        raise PluginError(f"`{user}` needs another package: pip install {remedy}")
 
 
 def load_local(file: Path, attribute: str) -> Any:

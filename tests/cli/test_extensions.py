@@ -7,7 +7,7 @@ from types import ModuleType
 import click
 import pytest
 
-from specframe import recipe_command
+from specframe import PluginError, decoder, recipe_command
 from specframe.cli import group
 from specframe.cli.main import main
 from specframe.plugin import hookimpl
@@ -140,3 +140,9 @@ def test_what_has_a_package_of_its_own_names_it(installed, capsys, monkeypatch):
     installed(one=ModuleType("one"))
     assert main(["serve", "recipe.yaml"]) == 2
     assert "which is broken: it implements no specframe hook" in capsys.readouterr().err
+
+
+def test_the_loop_of_transformers_without_its_package_is_one_line(installed):
+    installed()
+    with pytest.raises(PluginError, match=r"^`specframe.decoder` needs another package: pip install .*$"):
+        decoder("small/lookup", overrides=["target={use: table, vocab: 16}"])

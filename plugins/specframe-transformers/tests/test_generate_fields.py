@@ -19,13 +19,13 @@ from transformers.generation import (
 )
 
 import specframe
-from specframe.decoding.generate_support import ARGUMENTS, FIELDS, FORWARD, unknown_fields
-from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import pad
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
 from specframe.neural.cache import cache_name
 from specframe.sampling.laws import History
+from specframe_transformers.processors import row_samplings
+from specframe_transformers.support import ARGUMENTS, FIELDS, FORWARD, unknown_fields
 
 COUNT = 16
 ONE = [[15, 16, 17, 15, 16]]

@@ -8,8 +8,8 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 import specframe
-from specframe.decoding.forked import Forked
 from specframe.kernel.errors import InputError
+from specframe_transformers.forked import Forked
 
 PROMPTS = {1: [[15, 16, 17, 15, 16]], 3: [[15, 16, 17, 15, 16], [9, 8, 7, 9, 8], [22, 23, 22, 23, 22]]}
 RECIPES = {

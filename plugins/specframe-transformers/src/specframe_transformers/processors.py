@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as theirs
 
-from specframe.decoding.forked import Forked
-from specframe.kernel.errors import InputError
-from specframe.sampling.laws import Processor, Sampling
+from specframe import InputError, Sampling
+from specframe_transformers.forked import Forked
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""A LogitsProcessor: (input_ids [R, T], logits [R, V]) -> logits [R, V]."""
 
 WARPERS = {
     theirs.TemperatureLogitsWarper: "temperature",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.generation import stopping_criteria as theirs
 
-from specframe.decoding.requests import Entry
+from specframe import Entry
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from specframe.decoding.generate_support import ARGUMENTS, FIELDS
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_transformers.support import ARGUMENTS, FIELDS
 
 PIXELS, GRID = "pixel_values", "image_grid_thw"
 Inputs = Mapping[str, Tensor]

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specframe.kernel.errors import InputError
+from specframe import InputError
 
 REMEMBERED = 128
 """Tokens behind a text within which states are kept: no tree is deeper."""

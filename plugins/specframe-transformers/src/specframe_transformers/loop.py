@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,18 +13,10 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 from transformers.generation.utils import GenerationMixin
 
-from specframe.components.targets.hf import HFTarget
-from specframe.decoding.generate_images import Inputs, image_inputs, rows_of_images
-from specframe.decoding.generate_support import IMAGES, Ends, refusal
-from specframe.decoding.pipeline import Pipeline
-from specframe.decoding.processors import row_samplings
-from specframe.decoding.requests import Entry, Request, require_whole
-from specframe.kernel.errors import InputError
-from specframe.recipes.build import plan
-from specframe.recipes.discovery import discover
-from specframe.recipes.recipe import Recipe
-from specframe.recipes.registry import Registry
-from specframe.sampling.random import row_seed
+from specframe import Entry, InputError, Pipeline
+from specframe_transformers.images import Inputs, image_inputs, rows_of_images
+from specframe_transformers.processors import row_samplings
+from specframe_transformers.support import IMAGES, Ends, refusal
 
 
 def read_call() -> dict[str, Any]:
@@ -49,17 +41,11 @@ def read_call() -> dict[str, Any]:
     return given | {name: value for name, value in rest.items() if name not in given}
 
 
-def decoder(
-    recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None
-) -> Callable[..., Any]:
-    """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
+def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
+    """A decoding loop for `model.generate(custom_generate=...)`, over the pipeline that is built for a model.
 
-    The recipe's target section is ignored: the model at hand is the target. All settings are those of the `generate`
-    call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
-    without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
-    drafter is built at the first call and kept for later ones.
+    The pipeline is built at the first call, kept for later ones, and built again for another model.
     """
-    planned = plan(Recipe.read(recipe, overrides), registry or discover())
     bound: list[tuple[Any, Pipeline]] = []  # the latest model, and its pipeline
 
     def custom_generate(
@@ -85,7 +71,7 @@ def decoder(
         criteria = [*stopping_criteria, *_stop_strings(stop_strings, call.get("tokenizer"))]
         padding = _left_padding(input_ids, model_inputs)
         if not bound or bound[0][0] is not model:
-            bound[:] = [(model, Pipeline.build(planned, HFTarget.from_model(model)))]
+            bound[:] = [(model, build(model))]
         prompts = input_ids, padding, rows_of_images(seen, padding, generation_config.num_return_sequences or 1)
         sequences = _decode(
             bound[0][1], prompts, list(logits_processor), criteria, generation_config, call.get("streamer")
@@ -115,18 +101,21 @@ def _decode(
     samplings = row_samplings(processors, prompts, padding, bool(config.do_sample))
     seed = int(torch.randint(2**62, ()).item())
     requests = [
-        Request(
-            tokens=prompt[skipped:],
+        replace(
+            request,
             sampling=sampling,
-            seed=row_seed(seed, number),
             max_new_tokens=ends.new_tokens,
-            number=number,
             ends=ends.tokens,
             stop=ends.stop if ends.stops else None,
             inputs=inputs,
         )
-        for number, (prompt, skipped, sampling, inputs) in enumerate(
-            zip(prompts.tolist(), padding, samplings, images, strict=True)
+        for request, sampling, inputs in zip(
+            pipeline.requests(
+                [row[skipped:] for row, skipped in zip(prompts.tolist(), padding, strict=True)], seed=seed
+            ),
+            samplings,
+            images,
+            strict=True,
         )
     ]
     fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
@@ -156,7 +145,8 @@ def _column(entries: list[Entry], step: int, fill: int) -> Tensor:
 
 def _require_whole(entries: list[Entry], context: int) -> None:
     """Raises InputError for a row that failed or that the context has cut off: `generate` goes on beyond it."""
-    require_whole(entries)
+    if errors := [entry.error for entry in entries if entry.error is not None]:
+        raise InputError("\n".join(errors))
     for entry in entries:
         if entry.ended == "length" and entry.limit < entry.request.max_new_tokens:
             raise InputError(

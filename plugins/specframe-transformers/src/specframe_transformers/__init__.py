@@ -1,0 +1,16 @@
+"""Decoding loops within transformers, as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from specframe.plugin import Register, hookimpl
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the loop of `specframe.decoder`."""
+    register(
+        "extension",
+        "decoder",
+        "specframe_transformers.loop:make_loop",
+        summary="the decoding loop of `specframe.decoder`, for model.generate(custom_generate=...)",
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,12 +20,8 @@ from specframe.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from specframe.certify.compositions.enumeration import EnumerationProgress
     from specframe.decoding.pipeline import Prompt
     from specframe.recipes.build import Plan
-
-LENGTHS = (3, 2)
-"""The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""
 
 
 @click.command()
@@ -87,44 +83,13 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
 
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:
-    from specframe.certify.functions.against import NEARLY, Foreign, load_function
+    from specframe.certify.function import certify_function
     from specframe.cli.render.certificate import print_function, progress_shown
 
-    accept = load_function(against)
-    found: list[dict[str, Any]] = []
     with progress_shown(quiet=as_json) as listener:
-        for seed in range(3):
-            for length in LENGTHS:
-                name = f"laws {seed}" + (f", {length} tokens" if length < LENGTHS[0] else "")
-                foreign = Foreign(accept, seed=seed, length=length)
-                comparison = foreign.compare(budget=budget, progress=_named(listener, name))
-                run = comparison.enumeration
-                if run.exhausted or run.interrupted or comparison.tv >= NEARLY:
-                    break
-            found.append(
-                {
-                    "name": name,
-                    "tokens": length,
-                    "tv": comparison.tv,
-                    "first_token_tv": comparison.first_tv,
-                    "exhausted": run.exhausted,
-                    "branches": run.branches,
-                    "mass": run.mass,
-                    "worst_sequence": list(comparison.worst),
-                    "wanted": comparison.wanted,
-                    "got": comparison.got,
-                }
-            )
-    worst = max(found, key=lambda case: case["tv"])
-    lossless = worst["tv"] < NEARLY and all(case["exhausted"] for case in found)
-    summary = {"function": against, "lossless": lossless, "different": worst["tv"] >= NEARLY} | worst | {"cases": found}
-    del summary["name"]
+        summary = certify_function(against, budget, listener)
     if as_json:
         print(json.dumps(summary))
     else:
         print_function(summary)
-    return 0 if lossless else 1
-
-
-def _named(listener: Callable[[str, EnumerationProgress], None], name: str) -> Callable[[EnumerationProgress], None]:
-    return lambda progress: listener(name, progress)
+    return 0 if summary["lossless"] else 1

@@ -55,15 +55,15 @@ LIBRARIES = frozenset({"torch", "transformers", "numpy", "tokenizers", "safetens
 """Packages through which a part's own mistake comes to light; none of their lines is the one to look at."""
 
 
-def raised_at(error: BaseException) -> str:
+def raised_at(error: BaseException, *own: Path) -> str:
     """The error in one line, with the file and line it was raised at.
 
-    That is the last line outside of this package, Python's own library and the libraries that parts call; without one,
-    the last outside of this package, or the last of all.
+    That is the last line outside of this package, of the folders `own`, of Python's own library and of the libraries
+    that parts call; without one, the last outside of this package and those folders, or the last of all.
     """
-    package = Path(__file__).resolve().parents[1]
+    packages = {Path(__file__).resolve().parents[1], *(folder.resolve() for folder in own)}
     frames = extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if package not in Path(frame.filename).resolve().parents]
+    outside = [frame for frame in frames if packages.isdisjoint(Path(frame.filename).resolve().parents)]
     frame = ([frame for frame in outside if not _of_library(frame.filename)] or outside or frames)[-1]
     message = " ".join(str(error).split())
     return f"{Path(frame.filename).name}:{frame.lineno}: {type(error).__name__}" + (f": {message}" if message else "")

@@ -5,7 +5,6 @@ import torch
 
 from specframe.certify.compositions.branches import HiddenState, UnnormalisedLaw
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.certify.functions.replay import replay_outcomes
 from specframe.testing import LazyUniform
 from tests.certify.traps.instances import P3, P, Q, law
 
@@ -52,21 +51,6 @@ def test_branches_side_by_side_are_branches_one_by_one(rows):
     assert result.branches == other.branches
     assert result.law.keys() == other.law.keys()
     assert all(math.isclose(result.law[key], other.law[key], rel_tol=1e-14) for key in other.law)
-
-
-def test_a_second_enumerator_agrees():
-    def scalar(replay):
-        first = replay.choose(Q.tolist())
-        rest = [0.0 if i == first else x for i, x in enumerate(Q.tolist())]
-        second = replay.choose([x / sum(rest) for x in rest])
-        return first, second
-
-    def batched(random, rows):
-        return random.without_replacement(Q.expand(rows, 4), 2)
-
-    one, other = replay_outcomes(scalar), enumerate_outcomes(batched)
-    assert one.branches == other.branches == 12
-    assert all(math.isclose(one.law[key], other.law[key], rel_tol=1e-14) for key in one.law)
 
 
 def test_what_cannot_happen_is_no_branch():

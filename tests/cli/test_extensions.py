@@ -146,3 +146,11 @@ def test_the_loop_of_transformers_without_its_package_is_one_line(installed):
     installed()
     with pytest.raises(PluginError, match=r"^`specframe.decoder` needs another package: pip install .*$"):
         decoder("small/lookup", overrides=["target={use: table, vocab: 16}"])
+
+
+def test_a_function_is_certified_by_its_package_or_one_line_names_it(installed, capsys, tmp_path):
+    (tmp_path / "rule.py").write_text("def accept(paths, p, q):\n    return 0, 0\n")
+    installed()
+    assert main(["certify", "--against", f"{tmp_path / 'rule.py'}:accept"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("`specframe certify --against` needs another package: pip install ")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.certify.functions.replay import BranchReplay
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_against.replay import BranchReplay
 
 HINT = "write a wrapper that makes the same decision with torch.multinomial"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specframe.certify.functions.against import Foreign, load_function
+from specframe.certify.function import compare_function, load_function
 from specframe.kernel.errors import InputError, PluginError
 
 
@@ -103,7 +103,7 @@ top_tree.widths, top_tree.draw = [2], "top"
     "accept", [scalar, vectorised, in_numpy, by_name, siblings, top_tree, races, gumbel, numpy_generator]
 )
 def test_right_code_is_certified(accept):
-    comparison = Foreign(accept).compare()
+    comparison = compare_function(accept)
     assert comparison.enumeration.exhausted
     assert comparison.tv < 1e-12
 
@@ -155,7 +155,7 @@ independent_siblings.widths, independent_siblings.draw = [2], "without_replaceme
     ],
 )
 def test_wrong_code_is_measured(accept, least, first):
-    comparison = Foreign(accept, seed=1).compare()
+    comparison = compare_function(accept, seed=1)
     assert comparison.enumeration.exhausted
     assert comparison.tv > least
     assert (comparison.first_tv > first) if first else comparison.first_tv < 1e-12
@@ -192,7 +192,7 @@ def compares_two(candidates, p, q):
 @pytest.mark.parametrize("accept", [looks, two_races, loser, looks_in_place, normal, compares_two])
 def test_what_cannot_be_enumerated_is_reported_with_what_to_do(accept):
     with pytest.raises(InputError, match=r"torch\.multinomial"):
-        Foreign(accept).compare()
+        compare_function(accept)
 
 
 def no_law(candidates, p, q):
@@ -234,7 +234,7 @@ def never_ends(candidates, p, q):
 )
 def test_bad_answers_are_explained(accept, message):
     with pytest.raises(InputError, match=message):
-        Foreign(accept).compare()
+        compare_function(accept)
 
 
 @pytest.mark.parametrize("widths", ["x", [], [0], [1.5], [True], None, [50, 50, 50]])
@@ -244,14 +244,14 @@ def test_widths_that_are_none_are_explained(widths):
 
     accept.widths = widths
     with pytest.raises(InputError, match="`widths` is"):
-        Foreign(accept)
+        compare_function(accept)
 
 
 def test_everything_is_put_back():
     before = torch.rand, torch.multinomial, random.random, np.random.rand, torch.Tensor.multinomial, bare_random
     with pytest.raises(InputError):
-        Foreign(looks).compare()
-    Foreign(by_name).compare()
+        compare_function(looks)
+    compare_function(by_name)
     after = torch.rand, torch.multinomial, random.random, np.random.rand, torch.Tensor.multinomial, bare_random
     assert all(a is b or a == b for a, b in zip(before, after, strict=True))
     assert torch.rand(3).shape == (3,) and 0 <= bare_random() < 1
@@ -262,7 +262,7 @@ def test_a_function_comes_from_a_file(tmp_path):
     path.write_text(
         "import torch\ndef accept(c, p, q):\n    return 0, torch.multinomial(p[0, 0], 1)\naccept.widths = [1]\nx = 1\n"
     )
-    assert Foreign(load_function(f"{path}:accept")).compare().tv < 1e-12
+    assert compare_function(load_function(f"{path}:accept")).tv < 1e-12
     for where in ("accept", f"{path}:x"):
         with pytest.raises(InputError):
             load_function(where)

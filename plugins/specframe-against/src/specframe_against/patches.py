@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.certify.functions.exponential import Held, Race
-from specframe.certify.functions.replay import BranchReplay
-from specframe.certify.functions.uniform import HINT, LazyTensor
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_against.exponential import Held, Race
+from specframe_against.replay import BranchReplay
+from specframe_against.uniform import HINT, LazyTensor
 
-OWN = ("torch", "numpy", "random", "specframe")
+OWN = ("torch", "numpy", "random", "specframe", "specframe_against")
 """Packages whose own references to random functions stay as they are."""
 
 

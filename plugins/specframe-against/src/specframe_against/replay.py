@@ -6,15 +6,36 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
-from specframe.certify.compositions.branches import HiddenState, UnnormalisedLaw
-from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
-from specframe.kernel.errors import InputError
+from specframe import InputError
 
 MOST_CHOICES = 256
 """A branch of more does not end: it draws until something happens."""
 SHOWN_SECONDS = 0.2
 """Interval between progress reports; the first branch is always reported."""
+
+Outcome = tuple[int, ...]
+
+
+class Progress(NamedTuple):
+    """Progress of an enumeration."""
+
+    branches: int
+    mass: float
+    seconds: float
+
+
+class Replayed(NamedTuple):
+    """The law of a program's outcomes, in the fields of `specframe.testing.Enumeration`."""
+
+    law: dict[Outcome, float]
+    branches: int
+    mass: float
+    cut: float
+    exhausted: bool
+    interrupted: bool
+    seconds: float
 
 
 @dataclass
@@ -44,7 +65,7 @@ class BranchReplay:
         """One option, forking over all of them. The weights must be a law."""
         total = math.fsum(weights)
         if not abs(total - 1) <= self.tolerance or min(weights) < -self.tolerance:
-            raise UnnormalisedLaw(f"a choice among weights {list(weights)} that sum to {total!r} instead of 1")
+            raise InputError(f"a choice among weights {list(weights)} that sum to {total!r} instead of 1")
         options = [(i, w / total) for i, w in enumerate(weights) if w > self.cut]
         if len(options) == 1:
             return options[0][0]
@@ -59,7 +80,7 @@ class BranchReplay:
             self._path.append(_Fork(len(options), options))
         fork = self._path[self._position]
         if fork.total != len(options):
-            raise HiddenState(
+            raise InputError(
                 f"replaying, a choice had {len(options)} options instead of {fork.total}: the code has "
                 "randomness or state of its own"
             )
@@ -71,7 +92,7 @@ class BranchReplay:
     def end(self) -> bool:
         """Ends the branch; whether there is another one."""
         if self._position != len(self._path):
-            raise HiddenState("replaying, the run made fewer choices than before: it has state of its own")
+            raise InputError("replaying, the run made fewer choices than before: it has state of its own")
         while self._path:
             self._path[-1].options.pop(0)
             if self._path[-1].options:
@@ -85,9 +106,9 @@ def replay_outcomes(
     *,
     replay: BranchReplay | None = None,
     budget: int = 1_000_000,
-    progress: Callable[[EnumerationProgress], None] | None = None,
-) -> Enumeration:
-    """The law of the output of `program`, one branch at a time, depth first. Otherwise as `enumerate_outcomes`.
+    progress: Callable[[Progress], None] | None = None,
+) -> Replayed:
+    """The law of the output of `program`, one branch at a time, depth first; `budget` is the most branches.
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
     """
@@ -105,7 +126,7 @@ def replay_outcomes(
             branches += 1
             more = replay.end()
             if progress is not None and perf_counter() >= due:
-                progress(EnumerationProgress(branches, mass, perf_counter() - start))
+                progress(Progress(branches, mass, perf_counter() - start))
                 due = perf_counter() + SHOWN_SECONDS
     except KeyboardInterrupt:
         interrupted = True
@@ -113,8 +134,8 @@ def replay_outcomes(
     total, lost = math.fsum(law.values()), math.fsum(replay.lost)
     exhausted = not more and not interrupted
     if exhausted and abs(total + lost - 1) > 1e-12:
-        raise HiddenState(
+        raise InputError(
             f"all branches were run, but their probabilities add up to {total + lost!r} instead of 1: a "
             "replay met other distributions than the first run did"
         )
-    return Enumeration(law, branches, total, lost, exhausted, interrupted, 1, perf_counter() - start)
+    return Replayed(law, branches, total, lost, exhausted, interrupted, perf_counter() - start)

@@ -32,25 +32,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import signature
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from specframe.certify.compositions.emission import Comparison, compare
-from specframe.certify.compositions.enumeration import EnumerationProgress, Outcome
-from specframe.certify.functions.patches import forking
-from specframe.certify.functions.replay import BranchReplay, replay_outcomes
-from specframe.components.targets.table import TableTarget
-from specframe.kernel.errors import InputError, SpecframeError, raised_at
-from specframe.kernel.types import Draw
-from specframe.recipes.registry import load_local
-
-NEARLY = 1e-6
-"""A total variation below this may be float32 arithmetic in the foreign code."""
+from specframe import InputError
+from specframe.plugin import Draw
+from specframe_against.patches import forking
+from specframe_against.replay import BranchReplay, Outcome, Progress, Replayed, replay_outcomes
 
 MOST_PATHS = 1000
 """A draft of more cannot be enumerated: each of its tokens is a choice."""
@@ -68,7 +58,21 @@ class Node:
 class Foreign:
     """A foreign acceptance function over small target and draft laws."""
 
-    def __init__(self, accept: Callable[..., Any], *, vocab: int = 3, seed: int = 0, length: int = 3) -> None:
+    def __init__(
+        self,
+        accept: Callable[..., Any],
+        p: Callable[[Outcome], Law],
+        q: Callable[[Outcome], Law],
+        *,
+        vocab: int,
+        length: int,
+        tolerance: float,
+    ) -> None:
+        """The function over the target's law `p` and the drafter's `q` of the token after a context.
+
+        The joint law of the first `length` tokens is enumerated; choices are drawn from weights that sum to 1 within
+        the tolerance. Raises InputError for attributes of the function that define no draft.
+        """
         self.accept = accept
         self.widths = _widths(accept)
         name = str(getattr(accept, "draw", "iid")).upper()
@@ -76,29 +80,14 @@ class Foreign:
             options = ", ".join(draw.name.lower() for draw in Draw)
             raise InputError(f"the function's `draw` is {name.lower()!r}; use one of {options}")
         self.draw = Draw[name]
-        self.vocab = vocab
-        self.length = length
-        target = TableTarget(vocab=vocab, seed=seed)
-        drafter = TableTarget(vocab=vocab, seed=seed + 1000)
+        self.vocab, self.length, self.tolerance = vocab, length, tolerance
+        self.p, self.q = cache(p), cache(q)
 
-        @cache
-        def p(context: Outcome) -> Law:
-            return _law(target, context)
-
-        @cache
-        def q(context: Outcome) -> Law:
-            return _law(drafter, context)
-
-        self.p, self.q = p, q
-
-    def compare(
-        self, *, budget: int = 200_000, progress: Callable[[EnumerationProgress], None] | None = None
-    ) -> Comparison:
-        """The law of the first tokens it emits over iterated cycles, against the target's."""
-        replay = BranchReplay(tolerance=NEARLY)
+    def enumerate(self, *, budget: int, progress: Callable[[Progress], None] | None = None) -> Replayed:
+        """The law of the first tokens it emits over iterated cycles."""
+        replay = BranchReplay(tolerance=self.tolerance)
         with forking(replay):
-            emitted = replay_outcomes(self.emit, replay=replay, budget=budget, progress=progress)
-        return compare(self.target_law(), emitted)
+            return replay_outcomes(self.emit, replay=replay, budget=budget, progress=progress)
 
     def emit(self, replay: BranchReplay) -> Outcome:
         """The first tokens of one branch."""
@@ -116,17 +105,8 @@ class Foreign:
         p = [[self.p((*context, *path[:i])) for i in range(len(path) + 1)] for path in paths]
         q = [[node.q for node in branch] for branch in leaves]
         laws = (torch.tensor(law, dtype=torch.float64) for law in (p, q))
-        which, accepted, token = self.read(self.call(torch.tensor(paths), *laws), len(paths))
+        which, accepted, token = self.read(self.accept(torch.tensor(paths), *laws), len(paths))
         return (*paths[which][:accepted], token)
-
-    def call(self, *given: Tensor) -> Any:
-        """The function's answer. Raises InputError where it raises, or ends the program."""
-        try:
-            return self.accept(*given)
-        except SpecframeError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(f"the function failed at {raised_at(error)}") from error
 
     def children(self, replay: BranchReplay, context: Outcome, branch: list[Node], width: int) -> list[Node]:
         """The drafted children below a branch."""
@@ -175,24 +155,6 @@ class Foreign:
         return law
 
 
-def load_function(where: str) -> Callable[..., Any]:
-    """The function of `path.py:function`. Raises InputError or PluginError when there is none."""
-    file, colon, name = where.rpartition(":")
-    if not colon or not file:
-        raise InputError(f"'{where}' is not of the form path.py:function")
-    function = load_local(Path(file), name)
-    if not callable(function):
-        raise InputError(f"'{name}' of {file} is not a function")
-    accept: Callable[..., Any] = function
-    try:
-        signature(accept).bind(None, None, None)
-    except TypeError as error:
-        raise InputError(f"{where} is called with (paths, p, q), which it does not take: {error}") from None
-    except ValueError:
-        pass  # a function in C has no signature to look at
-    return accept
-
-
 def _widths(accept: Callable[..., Any]) -> list[int]:
     """The function's `widths`. Raises InputError where they are no numbers of children, or too many."""
     given = getattr(accept, "widths", [1, 1])
@@ -202,8 +164,3 @@ def _widths(accept: Callable[..., Any]) -> list[int]:
     if prod(widths) > MOST_PATHS:
         raise InputError(f"the function's `widths` is {given!r}, {prod(widths)} paths; use {MOST_PATHS} or fewer")
     return widths
-
-
-def _law(table: TableTarget, context: Outcome) -> Law:
-    logits: Tensor = table.logits_after(torch.tensor([context]))[0]
-    return tuple(logits.double().softmax(-1).tolist())

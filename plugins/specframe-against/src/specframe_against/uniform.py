@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.certify.functions.exponential import Race, as_array, lacking
-from specframe.certify.functions.replay import BranchReplay
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_against.exponential import Race, as_array, lacking
+from specframe_against.replay import BranchReplay
 
 
 class Uniform:

@@ -1,0 +1,110 @@
+"""The certificate of one acceptance function: the law of the tokens that it emits, compared with the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import getfile, signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specframe.certify.compositions.emission import Comparison, compare
+from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
+from specframe.components.targets.table import TableTarget
+from specframe.kernel.errors import InputError, SpecframeError, raised_at
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import load_local
+
+NEARLY = 1e-6
+"""A total variation below this may be float32 arithmetic in the foreign code."""
+LENGTHS = (3, 2)
+"""The first tokens whose joint law is compared: fewer where more are out of the budget's reach."""
+SEEDS = 3
+VOCAB = 3
+
+
+def certify_function(where: str, budget: int, listener: Callable[[str, EnumerationProgress], None]) -> dict[str, Any]:
+    """The certificate of the function `path.py:function`; the listener is called with each case's progress."""
+    accept = load_function(where)
+    found: list[dict[str, Any]] = []
+    for seed in range(SEEDS):
+        for length in LENGTHS:
+            name = f"laws {seed}" + (f", {length} tokens" if length < LENGTHS[0] else "")
+            progress = partial(listener, name)
+            comparison = compare_function(accept, seed=seed, length=length, budget=budget, progress=progress)
+            run = comparison.enumeration
+            if run.exhausted or run.interrupted or comparison.tv >= NEARLY:
+                break
+        found.append(
+            {
+                "name": name,
+                "tokens": length,
+                "tv": comparison.tv,
+                "first_token_tv": comparison.first_tv,
+                "exhausted": run.exhausted,
+                "branches": run.branches,
+                "mass": run.mass,
+                "worst_sequence": list(comparison.worst),
+                "wanted": comparison.wanted,
+                "got": comparison.got,
+            }
+        )
+    worst = max(found, key=lambda case: case["tv"])
+    lossless = worst["tv"] < NEARLY and all(case["exhausted"] for case in found)
+    summary = {"function": where, "lossless": lossless, "different": worst["tv"] >= NEARLY} | worst | {"cases": found}
+    del summary["name"]
+    return summary
+
+
+def compare_function(
+    accept: Callable[..., Any],
+    *,
+    seed: int = 0,
+    length: int = 3,
+    budget: int = 200_000,
+    progress: Callable[[EnumerationProgress], None] | None = None,
+) -> Comparison:
+    """The law of the first tokens that a function emits over iterated cycles, compared with the target's.
+
+    Raises InputError for a function that fails or cannot be enumerated, and PluginError without specframe-against.
+    """
+    kind = discover().extension("against", "specframe certify --against", "specframe-against")
+    foreign = kind(accept, table_law(seed), table_law(seed + 1000), vocab=VOCAB, length=length, tolerance=NEARLY)
+    try:
+        run = foreign.enumerate(budget=budget, progress=progress)
+    except SpecframeError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"the function failed at {raised_at(error, Path(getfile(kind)).parent)}") from error
+    return compare(foreign.target_law(), Enumeration(rows=1, **run._asdict()))
+
+
+def table_law(seed: int) -> Callable[[Outcome], tuple[float, ...]]:
+    """The law of the next token after a context, by a random table."""
+    table = TableTarget(vocab=VOCAB, seed=seed)
+
+    def law(context: Outcome) -> tuple[float, ...]:
+        logits = table.logits_after(torch.tensor([context]))[0]
+        return tuple(logits.double().softmax(-1).tolist())
+
+    return law
+
+
+def load_function(where: str) -> Callable[..., Any]:
+    """The function of `path.py:function`. Raises InputError or PluginError when there is none."""
+    file, colon, name = where.rpartition(":")
+    if not colon or not file:
+        raise InputError(f"'{where}' is not of the form path.py:function")
+    function = load_local(Path(file), name)
+    if not callable(function):
+        raise InputError(f"'{name}' of {file} is not a function")
+    accept: Callable[..., Any] = function
+    try:
+        signature(accept).bind(None, None, None)
+    except TypeError as error:
+        raise InputError(f"{where} is called with (paths, p, q), which it does not take: {error}") from None
+    except ValueError:
+        pass  # a function in C has no signature to look at
+    return accept

@@ -1,1 +1,0 @@
-"""The exact distribution of other people's acceptance functions."""

@@ -45,6 +45,7 @@ TITLES = {
     "contestant": "Contestants of the bench",
     "model": "Embedded models",
     "data": "Embedded texts",
+    "extension": "Extensions of the core",
 }
 
 
@@ -58,7 +59,7 @@ def render_components() -> str:
         "Every component of this repository's packages, with the options a recipe may give it. "
         "`specframe explain NAME` shows the same for whatever is installed; `specframe plugins` lists it.\n",
     ]
-    for kind in ("section", *KINDS, "model", "data"):
+    for kind in ("section", *KINDS, "model", "data", "extension"):
         of_kind = [entry for entry in entries if entry.kind == kind]
         if of_kind or kind == "model":
             parts.append(f"## {TITLES[kind]}\n")
@@ -160,6 +161,8 @@ def _render_entry(entry: Registration) -> str:
         lines.append(f"Of the package `{entry.package}`.\n")
     if entry.kind in ("model", "data"):
         return "\n".join([*lines, f"`zoo://{entry.name}`: {entry.summary}.\n"])
+    if entry.kind == "extension":
+        return "\n".join([*lines, f"It adds {entry.summary}. No recipe names it.\n"])
     described = _explain(entry)
     lines.append(f"{about(described['doc'])}\n")
     if described["options"]:

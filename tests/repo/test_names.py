@@ -1,8 +1,15 @@
 """Public names: each means one thing in the whole repository."""
 
 import ast
+import re
 
-from tests.repo.repository import PLUGINS, ROOT, name, sources
+import specframe.plugin
+from specframe.recipes.registry import KINDS
+from tests.repo.repository import PAGES, PLUGINS, ROOT, name, sources
+
+ONE_USER = 36
+"""How many names of `specframe.plugin` serve one file alone and stand on no page: only ever lowered."""
+IMPORTED = re.compile(r"from specframe\.plugin import (\([^)]*\)|.*)")
 
 
 def test_two_classes_never_share_a_public_name():
@@ -15,3 +22,26 @@ def test_two_classes_never_share_a_public_name():
                 homes.setdefault(node.name, []).append(name(path))
     assert {"Session", "NeuralDrafter", "Eagle"} <= homes.keys(), "classes are missing: the test checks too little"
     assert {found: places for found, places in homes.items() if len(places) > 1} == {}
+
+
+def test_a_name_for_plugins_is_a_contract_or_has_users():
+    """Users are plugins, the templates of `specframe new`, research, and pages that show it, but for the reference."""
+    places = [
+        *(path for plugin in PLUGINS for path in sources(plugin / "src")),
+        *sorted((ROOT / "specframe" / "cli" / "templates").rglob("*.in")),
+        *sources(ROOT / "research"),
+        *(page for page in PAGES if page.parent.name != "reference"),
+    ]
+    users: dict[str, set[str]] = {contract.__name__: {"the registry", kind} for kind, contract in KINDS.items()}
+    for path in places:
+        text = path.read_text(encoding="utf-8")
+        shown = [] if path.suffix != ".md" else re.findall(r"`([A-Za-z_]+)[`(]", text)
+        for public in {*re.findall(r"\w+", " ".join(IMPORTED.findall(text))), *shown}:
+            users.setdefault(public, set()).add(name(path))
+    assert [public for public in specframe.plugin.__all__ if public not in users] == []
+    alone = [
+        public
+        for public in specframe.plugin.__all__
+        if len(users[public]) == 1 and not min(users[public]).endswith(".md")
+    ]
+    assert len(alone) <= ONE_USER, "a new name of one user: let the plugin have it\n" + "\n".join(alone)

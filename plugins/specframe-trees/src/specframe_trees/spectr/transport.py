@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.plugin import ALL_DRAWS, Draw, Needs, RandomSource, Run, TokenTree, Verdict, descend
+from specframe.plugin import Draw, Needs, RandomSource, Run, TokenTree, Verdict, descend
 
-SAMPLED = ALL_DRAWS - {Draw.TOP}
+SAMPLED = frozenset(Draw) - {Draw.TOP}
 STEEP, STRIDE = 4, 1.5
 """Exponent of the wanted ratio that the strengths start from, and the step size of a round."""
 

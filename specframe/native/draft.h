@@ -5,8 +5,14 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "abi.h"
+#include "gemm.h"
 #include "search.h"
-#include "topk.h"
 
 namespace {
 

@@ -2,6 +2,11 @@
 
 #pragma once
 
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "abi.h"
 #include "attention.h"
 
 namespace {

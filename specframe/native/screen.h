@@ -7,7 +7,14 @@
 
 #pragma once
 
+#include <cmath>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "abi.h"
 #include "attention.h"
+#include "products.h"
 #include "team.h"
 
 namespace {

@@ -2,7 +2,13 @@
 
 #pragma once
 
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "abi.h"
 #include "attention.h"
+#include "team.h"
 
 namespace {
 

@@ -143,7 +143,7 @@ class Registry:
         )
 
     def extension(self, name: str, user: str, package: str) -> Any:
-        """The extension of `user`, a function or command of the core. Raises PluginError where its package is missing."""
+        """The extension of `user`, a function or command of the core. Raises PluginError without its package."""
         found = [entry for entry in self.of("extension") if entry.answers(name)]
         return found[0].load() if found else self.refuse_without(user, package)
 

@@ -149,34 +149,16 @@ class SupportTeachers:
         return teacher if self.laws.support is None else self.laws.over_support(teacher, *self.laws.summary(teacher))
 
 
-class Rewritten:
-    """The target's forward over texts that the rollout rewrites, such as with samples of the drafter."""
-
-    def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: RewritingRollout) -> None:
-        require_texts(texts, rollout)
-        self.target = target
-        self.texts = texts
-        self.drafter = drafter
-        self.rollout = rollout
-
-    def __call__(self, rows: Tensor) -> Teacher:
-        """The target's outputs for the rewritten texts [B]."""
-        return self.target.teach(*self.rollout.rewrite(self.drafter, *self.texts.batch(rows)))
+def rewritten(target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: RewritingRollout) -> Teaching:
+    """The target's forward over texts [B] that the rollout rewrites, such as with samples of the drafter."""
+    require_texts(texts, rollout)
+    return lambda rows: target.teach(*rollout.rewrite(drafter, *texts.batch(rows)))
 
 
-class AskedTeacher:
-    """Teacher with the answers that the rollout asks of the target, such as those after drafts of the drafter's own."""
-
-    def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> None:
-        require_texts(texts, rollout)
-        self.target = target
-        self.texts = texts
-        self.drafter = drafter
-        self.rollout = rollout
-
-    def __call__(self, rows: Tensor) -> Teacher:
-        """The target's outputs for the texts [B] as the rollout changes them."""
-        return self.rollout.ask(self.target, self.drafter, *self.texts.batch(rows))
+def asked(target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> Teaching:
+    """Teachers of texts [B] with the answers that the rollout asks of the target, such as those after its drafts."""
+    require_texts(texts, rollout)
+    return lambda rows: rollout.ask(target, drafter, *texts.batch(rows))
 
 
 class TranslatedTeachers:

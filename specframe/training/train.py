@@ -33,13 +33,13 @@ from specframe.training.schedule import borrowed_generators
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
 from specframe.training.teaching import (
-    AskedTeacher,
     Cached,
     OnlineTeachers,
-    Rewritten,
     SupportTeachers,
     Teaching,
     TranslatedTeachers,
+    asked,
+    rewritten,
 )
 from specframe.training.timing import steps_within
 from specframe.training.trackers import Trackers, require_trackers
@@ -122,9 +122,9 @@ def prepared(
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, taught.texts, taught.teaching, settings.fit)
         if isinstance(settings.rollout, RewritingRollout):
-            taught = replace(taught, teaching=Rewritten(target, taught.texts, drafter, settings.rollout))
+            taught = replace(taught, teaching=rewritten(target, taught.texts, drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
-            taught = replace(taught, teaching=AskedTeacher(target, taught.texts, drafter, settings.rollout))
+            taught = replace(taught, teaching=asked(target, taught.texts, drafter, settings.rollout))
         rest = (
             taught,
             held,

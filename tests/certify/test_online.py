@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.tiny import tiny_model
@@ -12,8 +11,8 @@ from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
-from specframe.training.online import Online, Restless
-from specframe.training.online_learner import Learner
+from specframe.training.online import Restless
+from tests.certify.online_drafters import ChangedOnline, note_changes
 
 
 def comparison(verifier, draw, drafter=None, budget=2_000):
@@ -33,40 +32,11 @@ def comparison(verifier, draw, drafter=None, budget=2_000):
 
 @pytest.mark.parametrize(("verifier", "draw"), [("recursive", "iid"), ("match", "top")])
 def test_a_drafter_that_learns_in_every_cycle_is_lossless(verifier, draw, monkeypatch):
-    learn, changes = Learner.learn, list[bool]()
-
-    def watched(self, *given):
-        before = [p.clone() for p in self.parameters]
-        kept = learn(self, *given)
-        changes.append(not all(map(torch.equal, before, self.parameters)))
-        return kept
-
-    monkeypatch.setattr(Learner, "learn", watched)
+    changes = note_changes(monkeypatch)
     found, drafter = comparison(verifier, draw)
     assert found.enumeration.exhausted and found.tv < 1e-9
     assert isinstance(drafter, Restless) and drafter.learner is not None
     assert sum(changes) > found.enumeration.branches / 2
-
-
-class Changed(Restless):
-    """Draws before a change of its weights, and records the distribution after it."""
-
-    def propose(self, root, tree, context):
-        drawn = super().propose(root, tree, context)
-        with torch.no_grad():
-            for p in self.drafter.module.parameters():
-                p.mul_(2)
-            recorded = super().propose(root, tree, context)
-            for p in self.drafter.module.parameters():
-                p.div_(2)
-        return replace(drawn, q=recorded.q)
-
-
-class ChangedOnline(Online):
-    """Changes within a draft."""
-
-    def untrained(self, vocab):
-        return Changed.of(super().untrained(vocab))
 
 
 @pytest.mark.full

@@ -10,9 +10,11 @@ import pytest
 from specframe import PluginError, decoder, recipe_command
 from specframe.cli import group
 from specframe.cli.main import main
+from specframe.components.targets import source
 from specframe.plugin import hookimpl
 from specframe.recipes import discovery
 from specframe.recipes.build import Plan
+from tests.small_gguf import write_gguf
 
 
 @click.command()
@@ -154,3 +156,13 @@ def test_a_function_is_certified_by_its_package_or_one_line_names_it(installed, 
     assert main(["certify", "--against", f"{tmp_path / 'rule.py'}:accept"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("`specframe certify --against` needs another package: pip install ")
+
+
+def test_a_gguf_file_without_its_package_is_one_line(installed, capsys, tmp_path):
+    source._reader.cache_clear()
+    installed()
+    file = write_gguf(tmp_path / "small.gguf")
+    assert main(["run", str(file), "--prompt", "hi", "drafter=none"]) == 2
+    source._reader.cache_clear()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("`small.gguf` needs another package: pip install ")

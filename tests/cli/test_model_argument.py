@@ -70,7 +70,7 @@ def test_prompts_of_a_model_without_a_template_are_continued(tmp_path, capsys):
 def test_bad_input_is_one_line_before_weights_are_read(words, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    monkeypatch.setattr("specframe.components.targets.gguf_model.StoredModel.weights", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("specframe_gguf.model.StoredModel.weights", lambda *_: pytest.fail("read"))
     (tmp_path / "empty").mkdir()
     file = write_gguf(tmp_path / "plain.gguf", template="")
     assert main([word.format(file=file) for word in words]) == 2

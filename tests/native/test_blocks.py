@@ -7,11 +7,11 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quants
 
-from specframe.components.targets.gguf_blocks import pack
 from specframe.kernel.errors import InputError
 from specframe.native import build as library
-from specframe.native.blocks import Floats, round_to_blocks, unpack
+from specframe.native.blocks import Floats, PackedBlocks, round_to_blocks, unpack
 from specframe.native.linear import QuantizedLinear
+from specframe_gguf.blocks import pack
 
 SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
 
@@ -20,7 +20,7 @@ SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
 def test_blocks_of_a_file_are_taken_over_exactly(kind, bits):
     weights = np.random.default_rng(0).normal(0, 1, (5, 96)).astype(np.float32)
     stored = quants.quantize(weights, GGMLQuantizationType[kind])
-    blocks = pack(stored, kind, bits)
+    blocks = PackedBlocks(*pack(stored, kind, bits))
     assert blocks.bits == bits
     assert torch.equal(blocks.values(), torch.from_numpy(dequantize(stored, GGMLQuantizationType[kind])))
 

@@ -13,15 +13,13 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.gguf_header import GGUFFile
-from specframe.components.targets.gguf_model import ARCHITECTURES, StoredModel, make_config
-from specframe.components.targets.gguf_tokenizer import read_tokenizer, require_template
 from specframe.components.targets.source import (
     ModelSource,
     first_line,
     make_plain,
     quiet,
     read_config,
+    read_gguf,
     sole_gguf,
     take_texts,
 )
@@ -62,7 +60,7 @@ def load(
     place = locate(model)
     chosen = find_device(device)
     source = ModelSource.of(place, revision)
-    file = GGUFFile.read(source.file) if source.is_gguf else None
+    file = read_gguf(source.file) if source.is_gguf else None
     config = find_config(model, source, file)
     classes = architectures.find_classes(type(config))
     if classes is None:
@@ -77,9 +75,9 @@ def load(
     wanted = "float32" if dtype == "auto" and (chosen.type == "cpu" or source.is_gguf) else dtype
     stored = None
     if file is not None:
-        require_template(file)
-        if file.architecture in ARCHITECTURES:
-            stored = StoredModel(file, config)
+        file.require_template()
+        if file.known:
+            stored = file.stored(config)
             stored.require_fit(model_class)
     else:
         _require_safetensors(model, place)
@@ -139,7 +137,7 @@ class TokenizerSource:
 
         source = ModelSource.of(place, self._revision)
         if source.is_gguf:
-            tokenizer = read_tokenizer(GGUFFile.read(source.file))
+            tokenizer: PreTrainedTokenizerBase | None = read_gguf(source.file).tokenizer()
             if tokenizer is not None:
                 take_texts(tokenizer)
             return tokenizer
@@ -170,12 +168,12 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def find_config(model: str, source: ModelSource, file: GGUFFile | None = None) -> Any:
+def find_config(model: str, source: ModelSource, file: Any = None) -> Any:
     """The model's config, fetched from the Hub or InputError where none is read without running code."""
     from transformers import AutoConfig
 
     if file is not None:
-        return make_config(file) if file.architecture in ARCHITECTURES else read_config(model, source)
+        return file.config() if file.known else read_config(model, source)
     if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
         if (adapter := source.name / "adapter_config.json").is_file():
             raise InputError(f"{model} holds an adapter{_base(adapter)}, not a model: {MERGE}")

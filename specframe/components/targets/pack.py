@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.source import read_gguf
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
 from specframe.native.build import load_native
@@ -30,8 +31,6 @@ def quantize(
     cannot be compiled, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
-    from specframe.components.targets.gguf_model import stored_model
-
     config = model.config.get_text_config()
     chosen = _matrices(model, config, quantization)
     head = model.get_output_embeddings()
@@ -43,12 +42,12 @@ def quantize(
     except InputError as error:
         compiled = False
         logging.getLogger(__name__).warning("%s: the %s weights are unpacked, which is no faster", error, quantization)
-    stored = None if file is None else stored_model(file, config)
+    stored = None if file is None else read_gguf(file).stored(config)
     for name, linear in chosen.items():
         bits = HEAD_BITS if linear is head else BITS[quantization]
         found = None if stored is None else stored.find(name, linear.weight, bits)
         coarse = {} if linear is head else {"group": group, "steps": steps}
-        blocks = round_to_blocks(linear.weight, bits, **coarse) if found is None else found
+        blocks = round_to_blocks(linear.weight, bits, **coarse) if found is None else PackedBlocks(*found)
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, _layer(blocks, linear, compiled))
 

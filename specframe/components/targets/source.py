@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from specframe.components.targets.gguf_header import GGUFFile
-from specframe.components.targets.gguf_tokenizer import TEMPLATE
 from specframe.kernel.errors import InputError
 from specframe.neural.weights.locate import GGUF, find_place
+from specframe.recipes.discovery import discover
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,19 @@ def make_plain(model: Any) -> nn.Module:
     return plain
 
 
+def read_gguf(file: Path) -> Any:
+    """A GGUF file, as `specframe_gguf.reader.Reader`, which names its methods.
+
+    Raises InputError for a file that is no GGUF file or cut short, and PluginError without the package.
+    """
+    return _reader(file.name)(file)
+
+
+@cache
+def _reader(user: str) -> Any:
+    return discover().extension("gguf", user, "specframe-gguf")
+
+
 def sole_gguf(place: Path) -> Path | None:
     """The GGUF file that a place is, or that is the only model in a folder; None otherwise."""
     if place.suffix == GGUF and place.is_file():
@@ -130,7 +143,7 @@ def find_template(model: str) -> bool | None:
     if not isinstance(place, Path):
         return None
     if (file := sole_gguf(place)) is not None:
-        return TEMPLATE in GGUFFile.read(file).metadata
+        return bool(read_gguf(file).has_template)
     settings = place / "tokenizer_config.json"
     try:
         stored = '"chat_template"' in settings.read_text(encoding="utf-8")

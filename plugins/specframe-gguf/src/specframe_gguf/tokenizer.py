@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from specframe.components.targets.gguf_header import GGUFFile
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_gguf.header import GGUFFile
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, pre_tokenizers

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
 
-from specframe.components.targets.gguf_header import GGUFFile
-from specframe.components.targets.gguf_model import ARCHITECTURES, make_config
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import load
 from specframe.kernel.errors import InputError
+from specframe_gguf.header import GGUFFile
+from specframe_gguf.model import ARCHITECTURES, make_config
 from tests.small_gguf import VOCABULARY, WIDTH, write_gguf
 
 OPTIONS = {"dtype": "float32", "device": "cpu", "revision": None, "attention": None}
@@ -127,8 +127,8 @@ def test_a_file_that_is_not_read_is_one_line_before_its_weights(case, tmp_path, 
     blocks = {"blocks": "F32"} if options.get("blocks") else {}
     file = write_gguf(tmp_path / "bad.gguf", **options | blocks)
     if blocks:  # a type that is known and not read: its number in place of that of F32
-        monkeypatch.setattr("specframe.components.targets.gguf_header.TYPE_NAMES", {0: options["blocks"], 8: "Q8_0"})
-    monkeypatch.setattr("specframe.components.targets.gguf_model.StoredModel.weights", lambda *_: pytest.fail("read"))
+        monkeypatch.setattr("specframe_gguf.header.TYPE_NAMES", {0: options["blocks"], 8: "Q8_0"})
+    monkeypatch.setattr("specframe_gguf.model.StoredModel.weights", lambda *_: pytest.fail("read"))
     with pytest.raises(InputError, match=message) as caught:
         read(file)
     assert "\n" not in str(caught.value)

@@ -4,9 +4,9 @@ import gguf
 import pytest
 from transformers import AutoTokenizer
 
-from specframe.components.targets.gguf_header import GGUFFile
-from specframe.components.targets.gguf_tokenizer import read_tokenizer
 from specframe.kernel.errors import InputError
+from specframe_gguf.header import GGUFFile
+from specframe_gguf.tokenizer import read_tokenizer
 from tests.small_gguf import VOCABULARY, write_gguf
 
 TEXTS = ["A drab crab, 42 times?", "  two  spaces\n\n\tand 3.14159", "don't <|end|> naïve 数字 🙂", ""]

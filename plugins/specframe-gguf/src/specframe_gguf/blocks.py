@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from specframe.native.blocks import Bits, PackedBlocks
 
 TYPE_NAMES = {
     0: "F32",
@@ -62,6 +60,18 @@ class Kind:
     """Returns float32 [B, numbers]."""
 
 
+class PackedMatrix(NamedTuple):
+    """A matrix [N, K] in the layout of the native passes: weight = scale * code + low, or scale * (code - 128)."""
+
+    codes: Tensor  # [N, K] uint8
+    scale: Tensor  # [N, K / 32] float16
+    low: Tensor | None  # [N, K / 32] float16; None with 8 bits
+
+    def take(self, rows: slice | Tensor) -> PackedMatrix:
+        """The matrix of these outputs alone."""
+        return PackedMatrix(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
+
+
 def unpack(raw: np.ndarray[Any, Any], name: str, dtype: torch.dtype) -> Tensor:
     """The numbers of a tensor's bytes [N, bytes], of a type that `KINDS` has: [N, K] of this dtype."""
     kind = KINDS[name]
@@ -74,7 +84,7 @@ def unpack(raw: np.ndarray[Any, Any], name: str, dtype: torch.dtype) -> Tensor:
     return out.view(len(raw), -1)
 
 
-def pack(raw: np.ndarray[Any, Any], name: str, bits: Bits) -> PackedBlocks | None:
+def pack(raw: np.ndarray[Any, Any], name: str, bits: int) -> PackedMatrix | None:
     """The blocks of a tensor's bytes [N, bytes] in the layout of the native passes; None where they do not fit it.
 
     Q4_0 and Q4_1 in 4 bits, and Q8_0, Q5_0 and Q4_0 in 8 are exact. Q4_K in 4 bits keeps its codes; its scales,
@@ -86,7 +96,7 @@ def pack(raw: np.ndarray[Any, Any], name: str, bits: Bits) -> PackedBlocks | Non
         return None
     codes, scale, low = read(torch.from_numpy(np.array(raw.reshape(-1, kind.size))))
     rows = len(raw)
-    return PackedBlocks(codes.view(rows, -1), scale.view(rows, -1), None if low is None else low.view(rows, -1))
+    return PackedMatrix(codes.view(rows, -1), scale.view(rows, -1), None if low is None else low.view(rows, -1))
 
 
 def _half(raw: Tensor, place: int) -> Tensor:

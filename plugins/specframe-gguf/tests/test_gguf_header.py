@@ -6,9 +6,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specframe.components.targets.gguf_blocks import unpack
-from specframe.components.targets.gguf_header import GGUFFile
 from specframe.kernel.errors import InputError
+from specframe_gguf.blocks import unpack
+from specframe_gguf.header import GGUFFile
 from tests.small_gguf import write_gguf
 
 

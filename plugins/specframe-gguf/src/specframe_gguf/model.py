@@ -6,17 +6,15 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import gguf_blocks
-from specframe.components.targets.gguf_blocks import KINDS
-from specframe.components.targets.gguf_header import GGUFFile, StoredTensor
-from specframe.kernel.errors import InputError
-from specframe.native.blocks import Bits, PackedBlocks
+from specframe import InputError
+from specframe_gguf import blocks
+from specframe_gguf.blocks import KINDS, PackedMatrix
+from specframe_gguf.header import GGUFFile, StoredTensor
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LLAMA = {
@@ -141,7 +139,7 @@ def _llama3(file: GGUFFile, theta: float) -> dict[str, Any]:
     Raises InputError where they are others.
     """
     tensor = file.tensors[FREQUENCIES]
-    found = gguf_blocks.unpack(file.raw(tensor), tensor.kind, torch.float32)[0]  # [head / 2]
+    found = blocks.unpack(file.raw(tensor), tensor.kind, torch.float32)[0]  # [head / 2]
     factor = float(found.max())
     waves = 2 * math.pi * theta ** (torch.arange(len(found)) / len(found))
     smooth = ((8192 / waves - 1.0) / 3.0).clamp(0, 1)
@@ -195,12 +193,12 @@ class StoredModel:
         """The model's weights, unpacked to a dtype, by name; norms from float32."""
         for name, tensor in self._tensors.items():
             vector = len(tensor.shape) == 1
-            found = gguf_blocks.unpack(self.file.raw(tensor), tensor.kind, torch.float32 if vector else dtype)
+            found = blocks.unpack(self.file.raw(tensor), tensor.kind, torch.float32 if vector else dtype)
             if vector:
                 found = found[0] - (self._architecture.offset if tensor.name.endswith("norm.weight") else 0.0)
             yield name, found[self._order(tensor)].to(dtype)
 
-    def find(self, name: str, weight: Tensor, bits: Bits) -> PackedBlocks | None:
+    def find(self, name: str, weight: Tensor, bits: int) -> PackedMatrix | None:
         """The blocks of the matrix [N, K] that a model calls `name`; None where the file has none for as many bits.
 
         None, too, where the matrix has other values: those of another model.
@@ -210,12 +208,12 @@ class StoredModel:
         if tensor is None or tensor.kind not in KINDS or tensor.shape != weight.shape:
             return None
         raw = self.file.raw(tensor)
-        blocks = gguf_blocks.pack(raw, tensor.kind, bits)
-        if blocks is None or not torch.equal(
-            gguf_blocks.unpack(raw, tensor.kind, weight.dtype)[self._order(tensor)], weight.detach()
+        packed = blocks.pack(raw, tensor.kind, bits)
+        if packed is None or not torch.equal(
+            blocks.unpack(raw, tensor.kind, weight.dtype)[self._order(tensor)], weight.detach()
         ):
             return None
-        return blocks.take(self._order(tensor))
+        return packed.take(self._order(tensor))
 
     def _name(self, name: str) -> str:
         found = NAME.fullmatch(name)
@@ -232,10 +230,3 @@ class StoredModel:
         if not self._architecture.rotated or found is None or found[2] not in heads:
             return slice(None)
         return torch.arange(tensor.shape[0]).view(heads[found[2]], -1, 2).transpose(1, 2).flatten()
-
-
-def stored_model(path: Path, config: Any) -> StoredModel | None:
-    """The tensors of a GGUF file for a model of this config; None for an architecture that is not read here."""
-    file = GGUFFile.read(path)
-    known = ARCHITECTURES.get(file.architecture)
-    return StoredModel(file, config) if known is not None and known.model_type == config.model_type else None

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from specframe.components.targets.gguf_blocks import KINDS, TYPE_NAMES
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe_gguf.blocks import KINDS, TYPE_NAMES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

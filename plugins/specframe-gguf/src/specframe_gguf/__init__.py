@@ -1,0 +1,13 @@
+"""GGUF files as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from specframe.plugin import Register, hookimpl
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the reader of GGUF files."""
+    register(
+        "extension", "gguf", "specframe_gguf.reader:Reader", summary="the reader of GGUF files, as models are named"
+    )

@@ -1,0 +1,49 @@
+"""The reader of GGUF files, as the core asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specframe_gguf.header import GGUFFile
+from specframe_gguf.model import ARCHITECTURES, StoredModel, make_config
+from specframe_gguf.tokenizer import TEMPLATE, read_tokenizer, require_template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Reader:
+    """A GGUF file whose header was read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InputError for a file that is no GGUF file, or cut short."""
+        self._file = GGUFFile.read(path)
+        self._architecture = ARCHITECTURES.get(self._file.architecture)
+
+    @property
+    def known(self) -> bool:
+        """True for an architecture whose weights are read here; transformers reads some of the others."""
+        return self._architecture is not None
+
+    @property
+    def has_template(self) -> bool:
+        """True if the file holds a chat template."""
+        return TEMPLATE in self._file.metadata
+
+    def config(self) -> Any:
+        """The transformers config, for a known architecture. Raises InputError for metadata that is not enough."""
+        return make_config(self._file)
+
+    def stored(self, config: Any) -> StoredModel | None:
+        """The tensors, for a model of this config; None where the file is of another architecture."""
+        known = self._architecture
+        return StoredModel(self._file, config) if known and known.model_type == config.model_type else None
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer, or None in a file without. Raises InputError for one that cannot be read."""
+        return read_tokenizer(self._file)
+
+    def require_template(self) -> None:
+        """Raises InputError for a chat template that cannot be parsed."""
+        require_template(self._file)

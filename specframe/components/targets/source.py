@@ -110,7 +110,7 @@ def make_plain(model: Any) -> nn.Module:
 
 
 def read_gguf(file: Path) -> Any:
-    """A GGUF file, as `specframe_gguf.reader.Reader`, which names its methods.
+    """A GGUF file, as `specframe_gguf.reader.OpenedGGUF`, which names its methods.
 
     Raises InputError for a file that is no GGUF file or cut short, and PluginError without the package.
     """

@@ -40,7 +40,7 @@ import torch
 from specframe import InputError
 from specframe.plugin import Draw
 from specframe_against.patches import forking
-from specframe_against.replay import BranchReplay, Outcome, Progress, Replayed, replay_outcomes
+from specframe_against.replay import BranchReplay, Outcome, ReplayedLaw, ReplayProgress, replay_outcomes
 
 MOST_PATHS = 1000
 """A draft of more cannot be enumerated: each of its tokens is a choice."""
@@ -83,7 +83,7 @@ class Foreign:
         self.vocab, self.length, self.tolerance = vocab, length, tolerance
         self.p, self.q = cache(p), cache(q)
 
-    def enumerate(self, *, budget: int, progress: Callable[[Progress], None] | None = None) -> Replayed:
+    def enumerate(self, *, budget: int, progress: Callable[[ReplayProgress], None] | None = None) -> ReplayedLaw:
         """The law of the first tokens it emits over iterated cycles."""
         replay = BranchReplay(tolerance=self.tolerance)
         with forking(replay):

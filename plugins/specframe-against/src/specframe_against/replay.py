@@ -18,15 +18,15 @@ SHOWN_SECONDS = 0.2
 Outcome = tuple[int, ...]
 
 
-class Progress(NamedTuple):
-    """Progress of an enumeration."""
+class ReplayProgress(NamedTuple):
+    """ReplayProgress of an enumeration."""
 
     branches: int
     mass: float
     seconds: float
 
 
-class Replayed(NamedTuple):
+class ReplayedLaw(NamedTuple):
     """The law of a program's outcomes, in the fields of `specframe.testing.Enumeration`."""
 
     law: dict[Outcome, float]
@@ -106,8 +106,8 @@ def replay_outcomes(
     *,
     replay: BranchReplay | None = None,
     budget: int = 1_000_000,
-    progress: Callable[[Progress], None] | None = None,
-) -> Replayed:
+    progress: Callable[[ReplayProgress], None] | None = None,
+) -> ReplayedLaw:
     """The law of the output of `program`, one branch at a time, depth first; `budget` is the most branches.
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
@@ -126,7 +126,7 @@ def replay_outcomes(
             branches += 1
             more = replay.end()
             if progress is not None and perf_counter() >= due:
-                progress(Progress(branches, mass, perf_counter() - start))
+                progress(ReplayProgress(branches, mass, perf_counter() - start))
                 due = perf_counter() + SHOWN_SECONDS
     except KeyboardInterrupt:
         interrupted = True
@@ -138,4 +138,4 @@ def replay_outcomes(
             f"all branches were run, but their probabilities add up to {total + lost!r} instead of 1: a "
             "replay met other distributions than the first run did"
         )
-    return Replayed(law, branches, total, lost, exhausted, interrupted, perf_counter() - start)
+    return ReplayedLaw(law, branches, total, lost, exhausted, interrupted, perf_counter() - start)

@@ -9,5 +9,5 @@ from specframe.plugin import Register, hookimpl
 def specframe_register(register: Register) -> None:
     """Registers the reader of GGUF files."""
     register(
-        "extension", "gguf", "specframe_gguf.reader:Reader", summary="the reader of GGUF files, as models are named"
+        "extension", "gguf", "specframe_gguf.reader:OpenedGGUF", summary="the reader of GGUF files, as models are named"
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Reader:
+class OpenedGGUF:
     """A GGUF file whose header was read."""
 
     def __init__(self, path: Path) -> None:

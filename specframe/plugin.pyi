@@ -119,6 +119,7 @@ from specframe.recipes.discovery import hookimpl as hookimpl
 from specframe.recipes.folders import cache_folder as cache_folder
 from specframe.recipes.versions import Renamed as Renamed
 from specframe.recipes.zoo import data_file as data_file
+from specframe.sampling.greedy import follow_argmax as follow_argmax
 from specframe.sampling.lazy import AllLaws as AllLaws
 from specframe.sampling.random import SeededRandom as SeededRandom
 from specframe.training.documents import Document as Document

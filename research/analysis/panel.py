@@ -16,7 +16,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Cycle, Verdict
-from specframe.plugin import RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
+from specframe.plugin import AllLaws, Laws, RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
 from specframe_trees.spectr.kseq import KSeq
 from specframe_trees.spectr.transport import Transport
 
@@ -61,7 +61,7 @@ class Panel:
         found = {}
         for name, verifier in self.verifiers.items():
             self._streams[name].verify.advance()
-            found[name] = float(verifier.verify(drafts, p, self._streams[name].verify).count.double().mean())
+            found[name] = float(verifier.verify(drafts, AllLaws(p), self._streams[name].verify).count.double().mean())
         return found
 
     def judge_copies(self, draft: TokenTree, p: Tensor) -> dict[str, float]:
@@ -80,12 +80,13 @@ class Observed(Generic[Note]):
         self.notes: list[list[Note]] = []
         """Each cycle's, row by row."""
 
-    def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, draft: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict of `recursive`."""
+        p = laws.all
         if draft.levels:  # an admission drafts nothing
             rows = torch.arange(len(p)).split(1)
             self.notes.append([self._note(draft.take(row), p[row]) for row in rows])
-        return Recursive().verify(draft, p, random)
+        return Recursive().verify(draft, laws, random)
 
 
 def follow(

@@ -7,7 +7,7 @@ import torch
 
 from specframe import Sampling
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.plugin import Context, SeededRandom
+from specframe.plugin import AllLaws, Context, SeededRandom
 from specframe.testing.tables import GivenDrafter
 from specframe_trees.spectr.transport import Transport
 
@@ -55,7 +55,7 @@ def test_what_a_rule_emits_on_average_is_what_it_emits_over_all_coins(verifiers,
 
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
             copies = draft.take(torch.zeros(rows, dtype=torch.int64))
-            return verifier.verify(copies, p[copies.tokens], random).count[:, None]
+            return verifier.verify(copies, AllLaws(p[copies.tokens]), random).count[:, None]
 
         assert 1 + expect(exact) == pytest.approx(average(program), abs=1e-9), rule
 
@@ -76,7 +76,7 @@ def test_what_is_accepted_on_average_is_what_is_accepted_over_all_coins(verifier
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
             root = torch.zeros(rows, dtype=torch.int64)
             draft = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random))
-            return verifier.verify(draft, p[draft.tokens], random).length[:, None]
+            return verifier.verify(draft, AllLaws(p[draft.tokens]), random).length[:, None]
 
         assert found[rule] == pytest.approx(average(program), abs=1e-7), rule
         assert found[rule] <= found["optimum"] + 1e-12
@@ -92,7 +92,7 @@ def test_a_thrifty_transport_judges_as_transport_does(verifiers, name, alike):
     if alike:
         drafts = drafts.take(torch.zeros(40, dtype=torch.int64))
     mine, theirs = (
-        rule.verify(drafts, p[drafts.tokens], SeededRandom(1, 40).verify)
+        rule.verify(drafts, AllLaws(p[drafts.tokens]), SeededRandom(1, 40).verify)
         for rule in (verifiers.VERIFIERS["transport"], Transport())
     )
     assert torch.equal(mine.path, theirs.path)

@@ -1,15 +1,15 @@
-"""Scores and verdicts of a session's drafts: greedy where that is possible, by visited nodes or by all laws."""
+"""Scores and verdicts of a session's drafts: by the argmax at temperature 0, elsewhere by the verifier."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.kernel.composition import greedy_of, visiting_of, walked_of
 from specframe.kernel.interfaces import GreedyTarget, Target, Verifier
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import GreedyScores, Scores, TokenTree, Verdict
+from specframe.sampling.greedy import chosen, follow_argmax, reached_argmax
 from specframe.sampling.laws import RowSampling, Sampling
-from specframe.sampling.lazy import NONE, Visits, chosen, reached_argmax
+from specframe.sampling.lazy import NONE, Visits
 
 Judged = tuple[Verdict, Tensor | None]
 """A verdict, and a mask of the nodes [B, N] after which no token has mass; None: there are none."""
@@ -25,7 +25,6 @@ class Verification:
     def __init__(self, target: Target, verifier: Verifier) -> None:
         self._target, self._verifier = target, verifier
         self._choose = target.choose if isinstance(target, GreedyTarget) else target.score
-        self._greedy, self._walked, self._visiting = greedy_of(verifier), walked_of(verifier), visiting_of(verifier)
         self._by_position = verifier.needs.by_position
         self.renew()
 
@@ -37,7 +36,7 @@ class Verification:
     def score(self, draft: TokenTree, sampling: Sampling | RowSampling) -> Scores:
         """The scores of a draft's nodes."""
         self._asked = self._asked or (self._last is not None and self._last.asked)
-        plain = sampling.greedy and not sampling.processors and self._greedy is not None
+        plain = sampling.greedy and not sampling.processors and self._verifier.lossless
         if self._asked or not plain:
             return self._target.score(draft)
         scores = self._choose(draft)
@@ -46,20 +45,17 @@ class Verification:
 
     def verify(self, draft: TokenTree, scores: Scores, sampling: Sampling | RowSampling, random: Streams) -> Judged:
         """The verdict on a draft, and the nodes after which no token has mass."""
-        if sampling.greedy and self._greedy is not None:
+        if sampling.greedy and self._verifier.lossless:  # then every rule emits the argmax tokens
             if isinstance(scores, GreedyScores) and not sampling.processors:
-                if scores.path is not None and self._walked is not None:
-                    return self._walked.take(draft, scores.path), None
+                if scores.path is not None:
+                    return Verdict.of(scores.path, draft), None
                 tokens, gaps = chosen(scores.best)
-            elif sampling.processors and draft.levels and self._verifier.lossless:
+            elif sampling.processors and draft.levels:
                 tokens, gaps = reached_argmax(sampling, scores.logits, draft)
             else:
                 tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
-            return self._greedy.follow(draft, tokens, gaps), gaps
+            return follow_argmax(draft, tokens, gaps), gaps
+        # At an admission the features are the prompt's.
+        laws = Visits(sampling, scores.logits, draft, scores.features if draft.levels else NONE)
         source = random.position if self._by_position else random.verify
-        if self._visiting is not None:
-            # At an admission the features are the prompt's.
-            laws = Visits(sampling, scores.logits, draft, scores.features if draft.levels else NONE)
-            return self._visiting.verify_on_demand(draft, laws, source), laws.gaps
-        law, gaps = sampling.law_and_gaps(scores.logits, draft)
-        return self._verifier.verify(draft, law, source), gaps
+        return self._verifier.verify(draft, laws, source), laws.gaps

@@ -1,4 +1,4 @@
-"""Composition of parts: their drafts, whether they fit, and which of a verifier's fast paths apply."""
+"""Composition of parts: their drafts, and whether they fit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.interfaces import (
-    Drafter,
-    GreedyVerifier,
-    PathVerifier,
-    Target,
-    TreePolicy,
-    Verifier,
-    VisitingVerifier,
-)
+from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +16,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FeatureVerifier(Protocol):
-    """A verifier that reads the target's features: a `VisitingVerifier`, whose laws have those that it declares."""
+    """A verifier that reads the target's features: its laws have those that it declares."""
 
     taps: frozenset[str]
     """The target features it reads."""
@@ -132,28 +124,3 @@ def attach(verifier: Verifier, target: Target) -> None:
             f"the verifier {type(verifier).__name__} reads features of the target: {error}"
         ) from error
     verifier.bind(target)
-
-
-def greedy_of(verifier: Verifier) -> GreedyVerifier | None:
-    """The verifier, if it has a fast path of its own for temperature 0."""
-    return verifier if isinstance(verifier, GreedyVerifier) and _own(verifier, "follow") else None
-
-
-def walked_of(verifier: Verifier) -> PathVerifier | None:
-    """The verifier, if it takes a path of the target's tokens as it is: not where it follows one in another way."""
-    if not isinstance(verifier, PathVerifier) or not _own(verifier, "take"):
-        return None
-    first = next(kind for kind in type(verifier).__mro__ if vars(kind).keys() & {"take", "follow"})
-    return verifier if "take" in vars(first) else None
-
-
-def visiting_of(verifier: Verifier) -> VisitingVerifier | None:
-    """The verifier, if it has a fast path of its own that asks for single laws."""
-    return verifier if isinstance(verifier, VisitingVerifier) and _own(verifier, "verify_on_demand") else None
-
-
-def _own(verifier: Verifier, shortcut: str) -> bool:
-    """Returns whether the class that defines `verify`, or one derived from it, defines the shortcut."""
-    order = type(verifier).__mro__
-    places = [next((at for at, each in enumerate(order) if name in vars(each)), -1) for name in (shortcut, "verify")]
-    return places[0] <= places[1]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Cycle,
         Drafts,
         Expand,
-        HostVerdict,
         KnownPrefix,
         Prompts,
         Scores,
@@ -247,46 +246,15 @@ class TextDrafter(Drafter, Protocol):
 
 
 class Verifier(Protocol):
-    """The acceptance rule."""
+    """The acceptance rule. At temperature 0 a session follows the argmax itself, for every lossless rule alike."""
 
     lossless: bool
     """A promise, and a test."""
     needs: Needs
     """Requirements on every draft, in order to be lossless."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-
-
-@runtime_checkable
-class GreedyVerifier(Verifier, Protocol):
-    """A verifier with a fast path for temperature 0, which needs no distributions.
-
-    A rule that overrides `verify` does not inherit this fast path, or `VisitingVerifier`'s, from another rule.
-    """
-
-    def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
-        """The verdict of `verify` for laws that are one-hot at argmax [B, N].
-
-        Where gaps [B, N] bool are given, no token has mass after those nodes, and the verdict's copy on the host has
-        the first of each row.
-        """
-
-
-@runtime_checkable
-class PathVerifier(GreedyVerifier, Protocol):
-    """A greedy verifier that accepts the path of the target's tokens as it is given."""
-
-    def take(self, tree: TokenTree, path: HostVerdict) -> Verdict:
-        """The verdict of `follow`, given the path that `GreedyScores` has."""
-
-
-@runtime_checkable
-class VisitingVerifier(Verifier, Protocol):
-    """A verifier with a fast path that needs only the distributions after visited nodes."""
-
-    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The verdict of `verify` for all of the laws, with equal random numbers."""
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's laws after the nodes: all at once, or one by one."""
 
 
 class Head(Protocol):

@@ -85,6 +85,11 @@ class SamplingRule(Protocol):
 class Laws(Protocol):
     """The target's laws after the nodes of a draft, each made when it is asked for."""
 
+    @property
+    def all(self) -> Tensor:
+        """The laws after all nodes, p [B, N, V]."""
+        ...
+
     def after(self, nodes: Tensor) -> Tensor:
         """The law after one node of each row, nodes [B] -> [B, V]."""
 

@@ -18,6 +18,7 @@ from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier
 from specframe.kernel.types import Committed, Context, Cycle, Scores, Verdict
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.testing.tables import GivenDrafter
 
 ROOT = 0
@@ -45,7 +46,7 @@ def compare_cycle(
 
     def program(random: Forks, count: int) -> Tensor:
         draft = tree.grow(drafter.expand, torch.full((count,), ROOT), Context(sampling, random))
-        verdict = verifier.verify(draft, p[draft.tokens], random)
+        verdict = verifier.verify(draft, AllLaws(p[draft.tokens]), random)
         emitted = verdict.emitted(draft)  # [B, levels + 1]
         return emitted.where(torch.arange(emitted.shape[1]) < verdict.count[:, None], END)
 

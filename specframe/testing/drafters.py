@@ -22,6 +22,7 @@ from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TextDrafter, TreePolicy, Verifier, drafting_ahead
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom, row_seed
 from specframe.testing.cycles import audit, chosen, objections, replay, take_in
 from specframe.testing.trees import check_shape, same_draft
@@ -240,7 +241,7 @@ def drafts(
     draft, scores = parts.target.admit(as_prompts(prompts))
     found = []
     for _ in range(cycles):
-        verdict = parts.verifier.verify(draft, sampling.law(scores.logits, draft), random.verify)
+        verdict = parts.verifier.verify(draft, AllLaws(sampling.law(scores.logits, draft)), random.verify)
         committed = parts.target.commit(draft, verdict)
         random.advance(verdict.count, draft.levels + 1)
         cycle = Cycle(draft, scores, verdict, committed)

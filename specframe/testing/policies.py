@@ -23,6 +23,7 @@ from specframe.kernel.types import (
     Verdict,
 )
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing.cycles import audit, objections
 from specframe.testing.tables import GivenDrafter
@@ -166,7 +167,7 @@ def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: SamplingRule, ro
             random.keep(left)
             root = root[left]
         drafts.append(policy.grow(drafter.expand, root, Context(sampling, random.draft)))
-        verdict = Match().verify(drafts[-1], law.expand(*drafts[-1].tokens.shape, -1), random.verify)
+        verdict = Match().verify(drafts[-1], AllLaws(law.expand(*drafts[-1].tokens.shape, -1)), random.verify)
         random.advance(verdict.count, drafts[-1].levels + 1)
         policy.observe(cycle_of(drafts[-1], verdict, drafter.vocab))
         root = verdict.bonus

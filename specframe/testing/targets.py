@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import GreedyTarget, NeuralTarget, Target
 from specframe.kernel.types import Committed, GreedyScores, Prompts, Scores, TokenTree, Verdict
+from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.laws import first_argmax
 from specframe.testing.sessions import GrowingTree
 
@@ -116,7 +116,7 @@ def check_chosen(tree: TokenTree, chosen: Scores, scores: Scores) -> None:
         assert torch.equal(chosen.features[tap], values), f"`choose` gives other features of {tap} than `score`"
     if isinstance(chosen, GreedyScores):
         assert torch.equal(chosen.best, first_argmax(scores.logits)), "`best` is not the first of the largest logits"
-        path = Match().follow(tree, chosen.best).to_host(tree)
+        path = follow_argmax(tree, chosen.best).to_host(tree)
         same = chosen.path is None or (chosen.path.paths, chosen.path.tokens) == (path.paths, path.tokens)
         assert same, "`choose` gives another path than that of the likeliest tokens"
 

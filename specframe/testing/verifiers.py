@@ -14,6 +14,7 @@ from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing.cycles import compare_cycle, objections
 from specframe.testing.tables import GivenDrafter
@@ -54,7 +55,7 @@ def check_root_only(verifier: Verifier) -> None:
     root = torch.zeros(4, dtype=torch.int64)
     sure = torch.zeros(4, 1, 3)
     sure[:, 0, 2] = 1.0
-    verdict = verifier.verify(TokenTree.root_only(root), sure, SeededRandom(0, 4).verify)
+    verdict = verifier.verify(TokenTree.root_only(root), AllLaws(sure), SeededRandom(0, 4).verify)
     assert verdict.path.shape == (4, 0), f"a root-only tree's verdict has a path of shape {tuple(verdict.path.shape)}"
     assert verdict.bonus.tolist() == [2] * 4, "the bonus after a root alone must follow the target's distribution"
     assert verdict.length.tolist() == [0] * 4, "nothing can be accepted from a root alone"
@@ -64,12 +65,14 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
     """Checks that verdicts are well-formed and independent of neighbours and padding, for laws p [V, V]."""
     laws = p[tree.tokens]
     for seed in range(6):
-        together = verifier.verify(tree, laws, _stream(seed, len(laws)))
+        together = verifier.verify(tree, AllLaws(laws), _stream(seed, len(laws)))
         check_verdict(tree, laws, together)
         padded = pad(tree, 2)
-        wider = verifier.verify(padded, p[padded.tokens], _stream(seed, len(laws)))
+        wider = verifier.verify(padded, AllLaws(p[padded.tokens]), _stream(seed, len(laws)))
         for row in range(len(laws)):
-            alone = verifier.verify(tree.take(torch.tensor([row])), laws[row, None], _stream(seed, len(laws), row))
+            alone = verifier.verify(
+                tree.take(torch.tensor([row])), AllLaws(laws[row, None]), _stream(seed, len(laws), row)
+            )
             assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
             assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
 
@@ -81,7 +84,7 @@ def check_support(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
     laws, columns = p[tree.tokens], torch.arange(tree.q.shape[-1]).flip(0)
     narrow = replace(tree, q=tree.q[..., columns], support=columns)
     for seed in range(6):
-        whole, other = (verifier.verify(each, laws, _stream(seed, len(laws))) for each in (tree, narrow))
+        whole, other = (verifier.verify(each, AllLaws(laws), _stream(seed, len(laws))) for each in (tree, narrow))
         assert all(_same(whole, row, other, row) for row in range(len(laws))), (
             "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
         )

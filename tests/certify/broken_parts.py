@@ -1,4 +1,4 @@
-"""Verifiers and trees that are wrong in one place only: at a depth, in a cycle, in a batch's size, in a fast path."""
+"""Verifiers and trees that are wrong in one place only: at a depth, in a cycle, in a batch's size, at temperature 0."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
+from specframe.sampling.greedy import follow_argmax
+from specframe.sampling.lazy import AllLaws
 from specframe_trees.spectr.kseq import KSeq
 from specframe_trees.spectr.transport import Transport
 
@@ -26,16 +28,16 @@ def fair(found: Any, where: Any, random: Any, vocab: int) -> Any:
 class AtFive(Match):
     """The bonus after exactly five accepted nodes is a fair choice."""
 
-    def verify_on_demand(self, tree, laws, random):
-        found = super().verify_on_demand(tree, laws, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         return fair(found, found.length == 5, random, laws.after(found.length * 0).shape[1])
 
 
 class TakesAnyChildDeepDown(Match):
     """Below three accepted nodes the first child is accepted, whichever token it holds."""
 
-    def verify_on_demand(self, tree, laws, random):
-        found = super().verify_on_demand(tree, laws, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         last = found.slots.gather(1, found.length[:, None])
         children = (tree.parent == last) & tree.valid
         further = (found.length == 3) & children.any(1)
@@ -55,8 +57,9 @@ def tree_vocab(laws, found):
 class RecursiveDeep(Recursive):
     """Accepted to the last level, the bonus comes from the law after the root."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         deep = found.length >= max(tree.levels, 3)
         law = torch.where(deep[:, None], p[:, 0], one_hot(found.bonus, p.shape[-1]).to(p))
         return replace(found, bonus=random.categorical(law))
@@ -112,8 +115,8 @@ class Counting(CountsCycles, Match):
     def wrong(self):
         raise NotImplementedError
 
-    def verify_on_demand(self, tree, laws, random):
-        found = super().verify_on_demand(tree, laws, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         where = torch.full_like(found.length, self.wrong(), dtype=torch.bool)
         return fair(found, where, random, laws.after(found.length * 0).shape[1])
 
@@ -152,8 +155,9 @@ class ForRows(Recursive):
 
     rows = 2
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         where = torch.full_like(found.length, len(p) == self.rows and tree.levels > 0, dtype=torch.bool)
         return fair(found, where, random, p.shape[-1])
 
@@ -179,75 +183,81 @@ class ForEight(ForRows):
 class LastOfSeveral(Recursive):
     """The last row of several is judged by the first row's distributions."""
 
-    def verify(self, tree, p, random):
-        return super().verify(tree, torch.cat([p[:-1], p[:1]]) if len(p) > 1 else p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        return super().verify(tree, AllLaws(torch.cat([p[:-1], p[:1]]) if len(p) > 1 else p), random)
 
 
-class Following(Recursive):
-    """A rule with a fast path for temperature 0."""
+class AtZero:
+    """A rule that is wrong at temperature 0 alone, where all laws are one-hot."""
 
-    def follow(self, tree, argmax, gaps=None):
-        return Match().follow(tree, argmax, gaps)
+    def greedy(self, tree, argmax):
+        raise NotImplementedError
+
+    def verify(self, tree, laws, random):
+        most, argmax = laws.all.max(-1)
+        return self.greedy(tree, argmax) if (most == 1).all() else super().verify(tree, laws, random)
 
 
-class FollowsRoot(Following):
+class FollowsRoot(AtZero, Recursive):
     """Greedily, the bonus is the token after the root."""
 
-    def follow(self, tree, argmax, gaps=None):
-        found = super().follow(tree, argmax, gaps)
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
         return type(found)(path=found.path, length=found.length, bonus=argmax[:, 0])
 
 
-class FollowsTooFar(Block):
+class FollowsTooFar(AtZero, Block):
     """Greedily, a child of the second level is accepted unseen."""
 
-    def follow(self, tree, argmax, gaps=None):
+    def greedy(self, tree, argmax):
         seen = argmax.clone()
         if tree.levels > 2:
             seen[:, 2] = tree.tokens[:, 3]
-        return Match().follow(tree, seen, gaps)
+        return follow_argmax(tree, seen)
 
 
-class FollowsBlindly(Traversal):
+class FollowsBlindly(AtZero, Traversal):
     """Greedily, the first child of the root is accepted unseen."""
 
-    def follow(self, tree, argmax, gaps=None):
+    def greedy(self, tree, argmax):
         seen = argmax.clone()
         if tree.levels:
             seen[:, 0] = tree.tokens[:, 1]
-        return Match().follow(tree, seen, gaps)
+        return follow_argmax(tree, seen)
 
 
-class TakesRoot(Match):
-    """Greedily, the bonus behind a path that is given is the token after the root."""
+class TakesRoot(AtZero, Match):
+    """Greedily, the bonus after a path of one node and more is the token after the root."""
 
-    def take(self, tree, path):
-        found = super().take(tree, path)
-        return type(found)(path=found.path, length=found.length, bonus=torch.tensor([row[0] for row in path.tokens]))
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
+        tokens = found.to_host(tree).tokens
+        return type(found)(path=found.path, length=found.length, bonus=torch.tensor([row[0] for row in tokens]))
 
 
-class GreedyParent:
+class GreedyParent(AtZero):
     """Greedily, the bonus is the target's token after the last accepted node's parent."""
 
-    def follow(self, tree, argmax, gaps=None):
-        found = Match().follow(tree, argmax, gaps)
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
         above = tree.parent.gather(1, found.slots.gather(1, found.length[:, None])).clamp(min=0)
         return type(found)(path=found.path, length=found.length, bonus=argmax.gather(1, above)[:, 0])
 
 
 class KSeqParent(GreedyParent, KSeq):
-    """The rule `kseq` with such a fast path."""
+    """The rule `kseq`, wrong at temperature 0."""
 
 
 class TransportParent(GreedyParent, Transport):
-    """The rule `transport` with such a fast path."""
+    """The rule `transport`, wrong at temperature 0."""
 
 
 class AsksTheParent(Match):
     """Asks for the law after a node's parent from the second level on."""
 
-    def verify_on_demand(self, tree, laws, random):
-        return super().verify_on_demand(tree, OfParents(tree, laws), random)
+    def verify(self, tree, laws, random):
+        return super().verify(tree, OfParents(tree, laws), random)
 
 
 class OfParents:
@@ -263,19 +273,20 @@ class OfParents:
 
 
 class AsksTooLittle(Recursive):
-    """Its asking form accepts nothing, and draws from the law after the last child."""
+    """It accepts nothing, and draws from the law after the last child."""
 
-    def verify_on_demand(self, tree, laws, random):
+    def verify(self, tree, laws, random):
         last = torch.full_like(tree.tokens[:, 0], tree.tokens.shape[1] - 1)
-        none = Match().verify_on_demand(tree.take(torch.arange(len(last))), laws, random)
+        none = Match().verify(tree.take(torch.arange(len(last))), laws, random)
         return type(none)(none.path * 0 - 1, none.length * 0, random.categorical(laws.after(last)))
 
 
-class UnlikeItsAskingForm(Match):
-    """Its rule over all laws at once takes a fair bonus; sessions ask."""
+class FairBonus(Match):
+    """Every bonus is a fair choice."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         return fair(found, found.length >= 0, random, p.shape[-1])
 
 

@@ -15,6 +15,7 @@ from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Context
 from specframe.plugin import Draw, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.testing import GivenDrafter
 
 Q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.3, 0.6, 0.1]], dtype=torch.float64)
@@ -25,15 +26,16 @@ class Rule:
 
     lossless, needs = True, Needs(exact=True)
 
-    def verify(self, tree, p, random):
-        return Recursive().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        return Recursive().verify(tree, laws, random)
 
 
 class CutToTheShortest(Rule):
     """All rows are cut to the shortest accepted path, with a fresh bonus."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         if not tree.levels:
             return found
         short = found.length.min()
@@ -47,22 +49,25 @@ class CutToTheShortest(Rule):
 class FirstRowsLaws(Rule):
     """Row 0's laws verify every row."""
 
-    def verify(self, tree, p, random):
-        return super().verify(tree, p[:1].expand_as(p), random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        return super().verify(tree, AllLaws(p[:1].expand_as(p)), random)
 
 
 class MeanLaws(Rule):
     """A row is judged by the mean of its law and another's."""
 
-    def verify(self, tree, p, random):
-        return super().verify(tree, (p + p.roll(1, 0)) / 2, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        return super().verify(tree, AllLaws((p + p.roll(1, 0)) / 2), random)
 
 
 class NextRowsBonus(Rule):
     """The bonus comes from the next row's law where a draft was refused."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         law = torch.where((found.length == 0)[:, None], p[:, 0].roll(1, 0), p[:, 0])
         bonus = random.categorical(law) if tree.levels else found.bonus
         return replace(found, bonus=torch.where(found.length == 0, bonus, found.bonus))
@@ -71,8 +76,9 @@ class NextRowsBonus(Rule):
 class NoTwins(Rule):
     """A row's draft is refused where it begins like another row's."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         if not tree.levels or len(p) == 1:
             return found
         refused = (tree.tokens[:, 1] == tree.tokens[:, 1].roll(1)) & (found.length > 0)
@@ -162,8 +168,9 @@ def test_a_policy_that_looks_at_the_number_of_rows_is_fine():
 class WrongForTwo(Rule):
     """In a batch of exactly two rows, the bonus is a fair choice."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         if len(p) != 2 or not tree.levels:
             return found
         return replace(found, bonus=random.categorical(torch.full_like(p[:, 0], 1 / p.shape[-1])))

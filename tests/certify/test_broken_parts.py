@@ -14,7 +14,7 @@ from tests.certify.recipes import COPIES, DRAWN, planned
 from tests.neural.test_growth import SPOILED
 
 PATH = "./broken.py:"
-QUICK = ["EveryThird", "AsksTheParent", "UnlikeItsAskingForm"]
+QUICK = ["EveryThird", "AsksTheParent", "FairBonus"]
 SLOW = ["AtFive", "TakesAnyChildDeepDown", "SecondCycle", "AfterTheFirstPath"]
 COPYING = [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in SLOW)]
 DEPTHS = {"ForRows": 2, "ForThree": 2, "ForFive": 1, "ForEight": 1, "LastOfSeveral": 2, "RecursiveDeep": 5}
@@ -36,7 +36,7 @@ def certified(folder, text, **parts):
 
 
 def refused(folder, text, **parts):
-    """True where a case or a fast path is off; a certificate that is not lossless may only be unfinished."""
+    """True where a case or temperature 0 is off; a certificate that is not lossless may only be unfinished."""
     found = _certified(folder, text, FEW[text], parts)
     return not found.lossless and not found.exact
 
@@ -78,7 +78,7 @@ def test_a_tree_that_moves_its_rows_is_certified(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", GREEDY)
-def test_fast_paths_of_other_rules(name, tmp_path):
+def test_rules_that_are_wrong_at_temperature_0(name, tmp_path):
     assert refused(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=3, temperature=0.0)
 
 

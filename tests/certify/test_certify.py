@@ -41,8 +41,8 @@ class Careless:
     needs = Recursive.needs
     needs_exact = True
 
-    def verify(self, tree, p, random):
-        verdict = Recursive().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p, verdict = laws.all, Recursive().verify(tree, laws, random)
         last = verdict.slots.gather(1, verdict.length[:, None])
         law = p.gather(1, last[..., None].expand(-1, -1, p.shape[-1]))[:, 0]
         return Verdict(path=verdict.path, length=verdict.length, bonus=random.categorical(law))
@@ -157,10 +157,11 @@ from specframe.components.verifiers.match import Match
 
 
 class Crowded(Match):
-    def verify(self, tree, p, random):
+    def verify(self, tree, laws, random):
+        p = laws.all
         for _ in range(4 * (len(p) - 1)):  # draws for each neighbour, which change nothing
             random.categorical(p[:, 0])
-        return super().verify(tree, p, random)
+        return super().verify(tree, laws, random)
 """
 
 

@@ -21,24 +21,25 @@ Q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.3, 0.6, 0.1]], dtype=torc
 class Follower(Lenient):
     """The bonus of every row is the first row's."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         return replace(found, bonus=found.bonus[:1].expand_as(found.bonus).clone())
 
 
 class Inventor(Lenient):
     """The bonus is one token further than the target's own, which the law after it leaves out."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         return replace(found, bonus=(found.bonus + 1) % p.shape[-1])
 
 
 class Jumper(Lenient):
     """Refused drafts are skipped: the path goes on at the last node, wherever that hangs."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         if not tree.levels:
             return found
         end = torch.full_like(found.bonus, tree.tokens.shape[1] - 1)

@@ -1,7 +1,6 @@
 """Parts that are wrong where four tokens do not reach: deep in a tree, late in a text, in a fast path."""
 
 import pytest
-import torch
 
 from specframe.certify.certify import certify_plan
 from specframe.certify.compositions.guided import CYCLES, decode, forced, guide
@@ -22,24 +21,18 @@ import torch
 
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
-from tests.certify.broken_parts import CountsCycles, sharpened
+from tests.certify.broken_parts import CountsCycles, GreedyParent, sharpened
 
 
-class EarlyBonus(Match):
+class EarlyBonus(GreedyParent, Match):
     """Greedily, the bonus is the target's token after the last accepted node's parent."""
-
-    def follow(self, tree, argmax, gaps=None):
-        found = super().follow(tree, argmax, gaps)
-        last = found.slots.gather(1, found.length[:, None])
-        above = tree.parent.gather(1, last).clamp(min=0)
-        return type(found)(path=found.path, length=found.length, bonus=argmax.gather(1, above)[:, 0])
 
 
 class AfterFour(Match):
     """The bonus after four accepted nodes is a fair choice."""
 
-    def verify_on_demand(self, tree, laws, random):
-        found = super().verify_on_demand(tree, laws, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         law = laws.after(found.length * 0)
         fair = torch.ones_like(law) / law.shape[1]
         certain = torch.nn.functional.one_hot(found.bonus, law.shape[1]).to(law.dtype)
@@ -50,8 +43,8 @@ class AfterFour(Match):
 class Late(CountsCycles, Match):
     """From a session's fourth cycle on, the bonus is a fair choice."""
 
-    def verify_on_demand(self, tree, laws, random):
-        found = super().verify_on_demand(tree, laws, random)
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
         if self.cycles < 3:
             return found
         law = laws.after(found.length * 0)
@@ -116,7 +109,7 @@ def test_a_greedy_shortcut_with_the_bonus_of_the_parent_is_refused(drafter, tmp_
     broken = planned(tmp_path, text, BROKEN, verifier="./broken.py:EarlyBonus", temperature=0.0)
     certificate = certified(broken)
     assert not certificate.lossless and certificate.worst.comparison.tv == 1.0
-    assert any("`follow` at temperature 0" in line for line in certificate.shortcuts)
+    assert any("`verify` at temperature 0" in line for line in certificate.shortcuts)
 
 
 @pytest.mark.parametrize("name", ["AfterFour", "Late"])
@@ -144,24 +137,9 @@ def test_nothing_is_shown_of_a_drafter_whose_drafts_are_never_accepted(tmp_path)
     assert certificate.accepting and "no drafted token was accepted" in verdict(nothing)
 
 
-class AsksForAnother(Recursive):
-    """Its asking form draws the bonus uniformly."""
-
-    def verify_on_demand(self, tree, laws, random):
-        root = torch.zeros(len(tree.tokens), dtype=torch.int64)
-        law = laws.after(root)
-        nothing = Match().verify_on_demand(tree.take(root * 0 + torch.arange(len(root))), laws, random)
-        return type(nothing)(nothing.path, nothing.length, random.categorical(torch.ones_like(law) / law.shape[1]))
-
-
 @pytest.mark.parametrize("verifier", [Match, Recursive, Block])
 def test_the_shipped_rules_keep_to_themselves(verifier, tmp_path):
     assert check_shortcuts(verifier(), trees(tmp_path), 3) == []
-
-
-def test_an_asking_form_with_another_distribution_is_named(tmp_path):
-    found = check_shortcuts(AsksForAnother(), trees(tmp_path), 3)
-    assert any("`verify_on_demand`" in line for line in found)
 
 
 def trees(folder):

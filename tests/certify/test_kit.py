@@ -87,9 +87,9 @@ def test_broken_verifiers_fail(make):
 class AllColumns(Recursive):
     """A verifier that takes the columns of recorded laws for the vocabulary."""
 
-    def verify(self, tree, p, random):
+    def verify(self, tree, laws, random):
         """The verdict on the tree without its support."""
-        return super().verify(replace(tree, support=None), p, random)
+        return super().verify(replace(tree, support=None), laws, random)
 
 
 def test_a_verifier_that_misreads_a_support_fails():
@@ -100,16 +100,16 @@ def test_a_verifier_that_misreads_a_support_fails():
 class Leaky(Recursive):
     """A row's bonus depends on its neighbours."""
 
-    def verify(self, tree, p, random):
-        verdict = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        verdict = super().verify(tree, laws, random)
         return Verdict(verdict.path, verdict.length, torch.where(verdict.length > 0, verdict.bonus[0], verdict.bonus))
 
 
 class Unpadded(Recursive):
     """Path columns beyond the accepted ones hold rubbish."""
 
-    def verify(self, tree, p, random):
-        verdict = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        verdict = super().verify(tree, laws, random)
         return Verdict(verdict.path.clamp(min=0), verdict.length, verdict.bonus)
 
 

@@ -10,6 +10,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, GivenTarget, compare_cycle, strategies
 from specframe.testing.verifiers import check_rows, check_verdict
@@ -43,7 +44,7 @@ def test_ghost_branches_break_nothing(tree, laws):
         draft = tree.grow(
             drafter.expand, torch.zeros(8, dtype=torch.int64), Context(Sampling(temperature=1.0), random.draft)
         )
-        check_verdict(draft, p[draft.tokens], Recursive().verify(draft, p[draft.tokens], random.verify))
+        check_verdict(draft, p[draft.tokens], Recursive().verify(draft, AllLaws(p[draft.tokens]), random.verify))
 
 
 @few

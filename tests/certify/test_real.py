@@ -42,9 +42,10 @@ class Stubborn:
     needs = Match.needs
     needs_exact = False
 
-    def verify(self, tree, p, random):
+    def verify(self, tree, laws, random):
+        p = laws.all
         if not tree.levels:
-            return Match().verify(tree, p, random)
+            return Match().verify(tree, laws, random)
         path = torch.full((len(p), tree.levels), -1)
         path[:, 0] = 1
         return Verdict(path=path, length=torch.ones(len(p), dtype=torch.int64), bonus=random.categorical(p[:, 1]))

@@ -38,8 +38,8 @@ verifier: match
     "other.jsonl": '{"answer": "a"}\n',
     "accept.py": "def one(x):\n    return 1\nnumber = 3\ndef fails(paths, p, q):\n    return paths.gone\n",
     "rules.py": "from specframe.plugin import Needs\n\n\nclass Base:\n    lossless, needs = True, Needs()\n\n\n"
-    "class Fails(Base):\n    def verify(self, tree, p, random):\n        raise RuntimeError('boom')\n\n\n"
-    "class Empty(Base):\n    def verify(self, tree, p, random):\n        return None\n\n\n"
+    "class Fails(Base):\n    def verify(self, tree, laws, random):\n        raise RuntimeError('boom')\n\n\n"
+    "class Empty(Base):\n    def verify(self, tree, laws, random):\n        return None\n\n\n"
     "class Unbuilt(Base):\n    def __init__(self):\n        raise ValueError('not today')\n",
     "afile": "",
 }

@@ -27,6 +27,7 @@ from specframe.inspect.forecast import ForecastTree, measure_tau
 from specframe.inspect.profile import profile
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.testing import GivenDrafter, enumerate_outcomes
 from specframe_trees.sequoia import Sequoia
 from tests.components.path_drafter import Ranked
@@ -42,7 +43,7 @@ def accepted_nodes(tree, p: Tensor, q: Tensor) -> dict[tuple[int, ...], float]:
     def program(random, rows: int) -> Tensor:
         roots = torch.zeros(rows, dtype=torch.int64)
         draft = tree.grow(drafter.expand, roots, Context(Sampling(temperature=1.0), random))
-        return Recursive().verify(draft, p.expand(*draft.tokens.shape, -1), random).path
+        return Recursive().verify(draft, AllLaws(p.expand(*draft.tokens.shape, -1)), random).path
 
     return enumerate_outcomes(program).law
 
@@ -73,7 +74,7 @@ def test_a_forecast_from_two_tables_is_exact_where_acceptance_is_as_in_them() ->
     def program(random, rows: int) -> Tensor:
         roots = torch.zeros(rows, dtype=torch.int64)
         draft = tree.grow(GivenDrafter(RANKED).expand, roots, Context(Sampling(temperature=1.0), random))
-        return Match().verify(draft, LIKELY[draft.tokens], random).path
+        return Match().verify(draft, AllLaws(LIKELY[draft.tokens]), random).path
 
     paths = enumerate_outcomes(program).law
     tau = 1 + sum(mass * sum(node >= 0 for node in path) for path, mass in paths.items())

@@ -94,9 +94,9 @@ class Listening:
     def __init__(self):
         self.trees = []
 
-    def verify(self, tree, p, random):
+    def verify(self, tree, laws, random):
         self.trees.append(tree)
-        return Recursive().verify(tree, p, random)
+        return Recursive().verify(tree, laws, random)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])

@@ -8,7 +8,7 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
 from specframe.kernel.types import TokenTree
 from specframe.sampling.laws import History, RowSampling, Sampling
-from specframe.sampling.lazy import Visits
+from specframe.sampling.lazy import AllLaws, Visits
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter
 
@@ -59,8 +59,8 @@ def test_match_gives_the_verdict_of_all_laws():
         logits = torch.randn(2, 6, VOCAB, generator=torch.Generator().manual_seed(seed))
         logits = logits.scatter_add(2, TREE.tokens.roll(-1, 1)[..., None], torch.full((2, 6, 1), 2.5))
         laws = sampling.law(logits, TREE)
-        whole = Match().verify(TREE, laws, SeededRandom(seed, 2).position)
-        alone = Match().verify_on_demand(TREE, Visits(sampling, logits, TREE), SeededRandom(seed, 2).position)
+        whole = Match().verify(TREE, AllLaws(laws), SeededRandom(seed, 2).position)
+        alone = Match().verify(TREE, Visits(sampling, logits, TREE), SeededRandom(seed, 2).position)
         for name in ("path", "length", "bonus"):
             assert torch.equal(getattr(whole, name), getattr(alone, name))
         lengths.update(whole.length.tolist())
@@ -82,17 +82,18 @@ def test_a_session_makes_the_laws_on_the_way_alone(monkeypatch):
 
 
 class Refusing(Match):
-    """Accepts no draft, but does not say so of its shortcuts."""
+    """Accepts no draft."""
 
-    def verify(self, tree, p, random):
-        return super().verify(TokenTree.root_only(tree.tokens[:, 0]), p[:, :1], random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        return super().verify(TokenTree.root_only(tree.tokens[:, 0]), AllLaws(p[:, :1]), random)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_rule_of_its_own_does_not_inherit_shortcuts(temperature):
+def test_a_lossless_rule_decides_unless_all_rows_are_greedy(temperature):
     target, drafter = TableTarget(vocab=5, seed=1), GivenDrafter(torch.full((5, 5), 0.2, dtype=torch.float64))
     sampling = {"temperature": temperature, "max_new_tokens": 20, "ignore_eos": True}
     for verifier in (Match(), Refusing()):
         parts = {"target": target, "drafter": drafter, "tree": {"use": "fixed", "widths": [3]}}
         found = specframe.compose(**parts, verifier=verifier, sampling=sampling).generate([[0, 1]])
-        assert (found.acceptance.accepted > 0) == (type(verifier) is Match)
+        assert (found.acceptance.accepted > 0) == (temperature == 0 or type(verifier) is Match)

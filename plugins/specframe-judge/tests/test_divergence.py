@@ -34,9 +34,7 @@ def verdict(limit, q, token):
         q=torch.tensor([[q]], dtype=torch.float64),
         q_row=torch.zeros(1, 2).long(),
     )
-    return BoundedDivergence(limit=limit).verify_on_demand(
-        tree, Law(P[None, None].expand(1, 2, 4)), SeededRandom(0, 1).verify
-    )
+    return BoundedDivergence(limit=limit).verify(tree, Law(P[None, None].expand(1, 2, 4)), SeededRandom(0, 1).verify)
 
 
 class Law(AllLaws):

@@ -100,7 +100,7 @@ def test_surprise_accepts_below_its_limit_the_likeliest_first_and_own_tokens_alw
             return p[:, 0].log()
 
     def path(limit):
-        return Surprise(limit=limit).verify_on_demand(tree, Law(sure), SeededRandom(0, 1).position).path.tolist()
+        return Surprise(limit=limit).verify(tree, Law(sure), SeededRandom(0, 1).position).path.tolist()
 
     assert path(1.1) == [[-1]]  # -log .3 = 1.204, -log .15 = 1.897
     assert path(1.3) == path(2.0) == path(9.0) == [[3]]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specframe.cli.main import main
 from specframe.components.verifiers.match import Match
-from specframe.plugin import Draw, SeededRandom, TokenTree
+from specframe.plugin import AllLaws, Draw, SeededRandom, TokenTree
 from specframe.testing import check_verifier
 from specframe_medusa.typical import Typical
 
@@ -63,7 +63,7 @@ def test_it_is_its_rule(epsilon):
     lengths = set()
     for sharpness in (0.5, 2.0, 6.0):
         tree, p = random_tree(40, 9), laws(40, 9, sharpness)
-        verdict = Typical(epsilon=epsilon).verify(tree, p, SeededRandom(0, 40).verify)
+        verdict = Typical(epsilon=epsilon).verify(tree, AllLaws(p), SeededRandom(0, 40).verify)
         for row in range(40):
             lists = (part[row].tolist() for part in (tree.tokens, tree.parent, tree.valid, p))
             path, bonus = literal(*lists, epsilon)
@@ -78,16 +78,16 @@ def test_the_longest_path_wins_and_of_equals_the_likeliest_then_the_first():
     p[0, 0] = torch.tensor([0.3, 0.4, 0.1, 0.1, 0.1])
     tokens = torch.tensor([[0, 1, 0, 0, 2, 3]])
     one = TokenTree(tokens, torch.tensor([[-1, 0, 0, 0, 2, 3]]), torch.ones(1, 6).bool(), tokens * 0, levels=2)
-    assert Typical().verify(one, p, SeededRandom(0, 1).verify).path.tolist() == [[2, 4]]
+    assert Typical().verify(one, AllLaws(p), SeededRandom(0, 1).verify).path.tolist() == [[2, 4]]
     short = TokenTree(tokens[:, :4], one.parent[:, :4], one.valid[:, :4], tokens[:, :4] * 0, levels=1)
-    assert Typical().verify(short, p[:, :4], SeededRandom(0, 1).verify).path.tolist() == [[1]]
+    assert Typical().verify(short, AllLaws(p[:, :4]), SeededRandom(0, 1).verify).path.tolist() == [[1]]
 
 
 def test_at_temperature_0_it_is_greedy_decoding():
     torch.manual_seed(1)
     tree = replace(random_tree(50, 9), tokens=torch.rand(50, 9).argsort(1))  # no two nodes alike
     p = torch.nn.functional.one_hot(torch.randint(9, (50, 9)), 9).double()
-    ours, theirs = (v.verify(tree, p, SeededRandom(0, 50).verify) for v in (Typical(), Match()))
+    ours, theirs = (v.verify(tree, AllLaws(p), SeededRandom(0, 50).verify) for v in (Typical(), Match()))
     assert torch.equal(ours.path, theirs.path) and torch.equal(ours.bonus, theirs.bonus)
     assert ours.length.max() > 1
 

@@ -122,16 +122,16 @@ def test_an_error_while_decoding_ends_its_requests_and_not_the_server(monkeypatc
     pipeline = make_pipeline()
     with Serving(pipeline) as serving:
         wanted = serving.complete().json()["choices"]
-        verify, broken = pipeline.parts.verifier.verify_on_demand, []
+        verify, broken = pipeline.parts.verifier.verify, []
 
         def fail(*args):
             broken.append(True)
             raise RuntimeError("a secret of the server")
 
-        monkeypatch.setattr(pipeline.parts.verifier, "verify_on_demand", fail)
+        monkeypatch.setattr(pipeline.parts.verifier, "verify", fail)
         reply = serving.complete()
         assert reply.status_code == 500 and broken and "secret" not in reply.text and "Traceback" not in reply.text
-        monkeypatch.setattr(pipeline.parts.verifier, "verify_on_demand", verify)
+        monkeypatch.setattr(pipeline.parts.verifier, "verify", verify)
         assert serving.complete().json()["choices"] == wanted
     assert "a secret of the server" in caplog.text, "the log has it"
 

@@ -17,6 +17,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, TokenTree
+from specframe.plugin import AllLaws
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
 from specframe.testing.verifiers import law_pairs
@@ -264,7 +265,7 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
         def program(random: object, rows: int, drafter: object = drafter, p: Tensor = p) -> Tensor:
             root = torch.zeros(rows, dtype=torch.int64)
             tree = Greedy(widths=[2]).grow(drafter.expand, root, Context(WARM, random))  # type: ignore[attr-defined]
-            return Recursive().verify(tree, p[tree.tokens], random).length[:, None]  # type: ignore[attr-defined]
+            return Recursive().verify(tree, AllLaws(p[tree.tokens]), random).length[:, None]  # type: ignore[attr-defined]
 
         law = enumerate_outcomes(program).law
         top = int(q[0].argmax())

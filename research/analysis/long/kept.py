@@ -26,8 +26,8 @@ from torch import Tensor
 import specframe
 from specframe.certify.real import chain_tree
 from specframe.components.targets.forward import kept
-from specframe.components.verifiers.match import Match
 from specframe.kernel.types import Committed, Prompts, TokenTree
+from specframe.sampling.greedy import follow_argmax
 
 BUDGETS = (512, 1024)
 SIGHTS: dict[str, Any] = {
@@ -75,7 +75,7 @@ class Reading:
         begun = process_time()
         while len(text) < NEW and text[-1] not in self.target.ends:
             tree = TokenTree.root_only(root)
-            verdict = Match().follow(tree, self.target.score(tree).logits.argmax(-1))
+            verdict = follow_argmax(tree, self.target.score(tree).logits.argmax(-1))
             root = self.target.commit(tree, verdict).root
             text.append(int(root))
         return text, (process_time() - begun) / max(1, len(text) - 1)

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 import specframe
-from specframe.components.verifiers.match import Match
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.types import Committed, Context, KnownPrefix, Prompts
+from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 
@@ -107,7 +107,7 @@ def begin(pipeline: Pipeline, tokens: Sequence[int], kept: Path | None) -> Begun
             prefix.features[f"query.{layer}"] = torch.zeros(1, count - 1, known["queries"].shape[-1])  # type: ignore[index]
     start = time.process_time()
     tree, scores = target.admit(prompts)
-    committed = target.commit(tree, Match().follow(tree, scores.logits.argmax(-1)))
+    committed = target.commit(tree, follow_argmax(tree, scores.logits.argmax(-1)))
     seconds = time.process_time() - start
     rows = target.memory()
     queries = rows._queries if known is None else known["queries"]
@@ -134,7 +134,7 @@ def decode(begun: Begun, way: Pipeline, most: int) -> dict[str, Any]:
     while len(text) < most and text[-1] not in target.ends:
         draft = drafter.propose(root, parts.tree, context)
         scores = target.score(draft)
-        verdict = Match().follow(draft, scores.logits.argmax(-1))
+        verdict = follow_argmax(draft, scores.logits.argmax(-1))
         committed = target.commit(draft, verdict)
         drafter.commit(committed)
         root, cycles = committed.root, cycles + 1

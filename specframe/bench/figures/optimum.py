@@ -10,7 +10,7 @@ from torch import Tensor
 from specframe.components.verifiers.bound import optimal_acceptance
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.interfaces import Observer, Verifier
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
@@ -19,17 +19,19 @@ class OptimumWatcher:
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
-        self.lossless, self.needs = verifier.lossless, verifier.needs
+        self.needs = verifier.needs
+        self.lossless = False  # so that a session asks for each verdict, at temperature 0, too
         self.found: list[list[float]] = []
         """Optimum of each cycle, by row."""
         if isinstance(verifier, Observer):  # then so is this
             self.open, self.observe, self.keep = verifier.open, verifier.observe, verifier.keep
 
-    def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, draft: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verifier's own verdict on the draft, p [B, N, V]."""
+        p = laws.all
         if draft.levels:  # an admission's root-only tree drafts nothing
             self.found.append(best_at_root(draft.whole(p.shape[-1]), p).tolist())
-        return self.verifier.verify(draft, p, random)
+        return self.verifier.verify(draft, laws, random)
 
 
 def sum_optimum(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:

@@ -20,7 +20,7 @@ from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.enumeration import ForkedStreams
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import Verifier
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 
@@ -89,9 +89,10 @@ class WrongBonus:
     lossless = False
     needs = Needs(exact=True)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The inner verdict with another bonus."""
-        verdict = self.inner.verify(tree, p, random)
+        p = laws.all
+        verdict = self.inner.verify(tree, laws, random)
         last = verdict.slots.gather(1, verdict.length[:, None])  # [B, 1]
         after = p.gather(1, last[..., None].expand(-1, -1, p.shape[-1]))[:, 0]  # [B, V]
         law, differs = self.wrong.law(tree, last, after)

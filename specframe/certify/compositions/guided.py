@@ -19,7 +19,7 @@ from specframe.certify.compositions.emission import Emission
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Session
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 CYCLES = 4
@@ -58,8 +58,9 @@ class Deepest:
     lossless = False
     needs = Needs()
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The path, and the bonus."""
+        p = laws.all
         node = tree.depth.where(tree.valid, -1).argmax(1)  # [B]
         length = tree.depth.gather(1, node[:, None])[:, 0]
         bonus = (tree.tokens.gather(1, node[:, None])[:, 0] + 1) % p.shape[-1]

@@ -1,7 +1,7 @@
-"""Fast paths: a verifier's, held against its rule on the trees that the composition drafts, and a drafter's search.
+"""What an enumeration does not see: a verifier at temperature 0, and a drafter's native search.
 
-A session decodes by the fast paths, so at temperature 0 an enumeration sees one text, and of a rule that has an asking
-form `verify` is not seen at all. Here every node of a tree is made the end of the accepted path once.
+At temperature 0 an enumeration sees one text, and a session does not ask the rule where all rows are greedy. Here every
+node of a tree that the composition drafts is made the end of the accepted path once.
 
 An enumeration runs on a model in float64, which native code does not take. So the recipe's drafter and tree are run
 once more, on a model in float32, where every draft of the native search must be that of the search level by level.
@@ -9,7 +9,7 @@ once more, on a model in float32, where every draft of the native search must be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -18,31 +18,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.emission import distance
-from specframe.certify.compositions.enumeration import Outcome, enumerate_outcomes
 from specframe.certify.compositions.guided import Deepest
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.recording import WatchedTree
-from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
-from specframe.kernel.composition import greedy_of, visiting_of, walked_of
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Observer, TreePolicy, Verifier
-from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import Context, Expand, TokenTree, Verdict
+from specframe.kernel.types import Context, Expand, TokenTree
 from specframe.neural import NeuralDrafter
 from specframe.sampling.lazy import AllLaws
-from specframe.sampling.random import SeededRandom, uniforms
-
-NOISE = 1e-9
-"""Total variation below this is rounding."""
-BRANCHES = 20_000
-"""The most branches of one comparison; the likeliest go first."""
+from specframe.sampling.random import SeededRandom
 
 VOCAB, KEPT, SIZE, LAYERS = 60, 40, 64, 8
 """Shape of the model that is searched natively: the native code reads 32 weights at a time."""
@@ -58,53 +47,26 @@ FIELDS = {
 }
 """The fields of a tree that are compared, in words."""
 
-Judge = Callable[[TokenTree, Tensor, RandomSource], Verdict]
-"""A rule: a tree, p [B, N, V] and random numbers make a verdict."""
-
 
 def check_shortcuts(verifier: Verifier, trees: Iterable[TokenTree], vocab: int) -> list[str]:
-    """The differences between a lossless verifier's fast paths and its rule, in words; empty where there are none.
+    """The wrong tokens of a lossless verifier at temperature 0, in words; empty where there are none.
 
-    Each tree has one row. At temperature 0 every form must emit the target's tokens, whichever these are; elsewhere
-    the asking form must have the distribution of `verify`. Rules that follow a session have no verdict apart from it
-    and are left out.
+    Each tree has one row. A session follows the argmax itself where all rows are greedy, and asks the rule where greedy
+    rows stand among sampled ones: it must emit the target's tokens, whichever these are. Rules that follow a session
+    have no verdict apart from it and are left out.
     """
     if isinstance(verifier, Observer):
         return []
-    found: dict[str, None] = {}
-    for index, tree in enumerate(trees):
-        for name, judge in _greedy_forms(verifier):
-            if wrong := _leads_astray(judge, tree, vocab):
-                found[f"the verifier's `{name}` at temperature 0: {wrong}"] = None
-        visiting = visiting_of(verifier)
-        if visiting is not None:
-            p = _distributions(tree, vocab, index)
-            off = distance(_law(verifier.verify, tree, p), _law(_asking(visiting.verify_on_demand), tree, p))
-            if off > NOISE:
-                found[f"the verifier's `verify_on_demand` and `verify` differ: total variation {off:.4g}"] = None
-    return list(found)
+    wrong = (_leads_astray(verifier, tree, vocab) for tree in trees)
+    return list(dict.fromkeys(f"the verifier's `verify` at temperature 0: {each}" for each in wrong if each))
 
 
-def _greedy_forms(verifier: Verifier) -> Iterator[tuple[str, Judge]]:
-    """All forms of a rule, as judges of one-hot distributions."""
-    yield "verify", verifier.verify
-    if (greedy := greedy_of(verifier)) is not None:
-        yield "follow", lambda tree, p, random: greedy.follow(tree, p.argmax(-1))
-    if (walked := walked_of(verifier)) is not None:
-        yield "take", lambda tree, p, random: walked.take(tree, Match().follow(tree, p.argmax(-1)).to_host(tree))
-    if (visiting := visiting_of(verifier)) is not None:
-        yield "verify_on_demand", _asking(visiting.verify_on_demand)
-
-
-def _asking(verify: Callable[[TokenTree, AllLaws, RandomSource], Verdict]) -> Judge:
-    return lambda tree, p, random: verify(tree, AllLaws(p), random)
-
-
-def _leads_astray(judge: Judge, tree: TokenTree, vocab: int) -> str | None:
-    """A tree and tokens by which a judge emits another token than the target's: in words, or None."""
+def _leads_astray(verifier: Verifier, tree: TokenTree, vocab: int) -> str | None:
+    """A tree and tokens by which a rule emits another token than the target's: in words, or None."""
     argmax = _leading(tree, vocab)  # [R, N]
     rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
-    verdict = judge(rows, one_hot(argmax, vocab).double(), SeededRandom(0, len(argmax)).verify)
+    laws = AllLaws(one_hot(argmax, vocab).double())
+    verdict = verifier.verify(rows, laws, SeededRandom(0, len(argmax)).verify)
     nodes = verdict.slots  # [R, A + 1], -1 padded
     there = nodes >= 0
     due = argmax.gather(1, nodes.clamp(min=0)).where(there, -1)
@@ -132,22 +94,6 @@ def _leading(tree: TokenTree, vocab: int) -> Tensor:
                     row[above], node = tokens[node], above
                 rows.append(row)
     return torch.tensor(rows)
-
-
-def _distributions(tree: TokenTree, vocab: int, seed: int) -> Tensor:
-    """Distributions of a target that is made up, p [1, N, V]."""
-    return (4 * uniforms(seed, tree.tokens.shape[1], vocab)).softmax(-1)[None].double()
-
-
-def _law(judge: Judge, tree: TokenTree, p: Tensor) -> dict[Outcome, float]:
-    """The distribution of a judge's verdicts on a tree of one row."""
-
-    def program(forks: Forks, rows: int) -> Tensor:
-        which = torch.zeros(rows, dtype=torch.int64)
-        verdict = judge(tree.take(which), p[which], forks.of_rows(torch.arange(rows)))
-        return torch.cat([verdict.path, verdict.bonus[:, None]], 1)
-
-    return enumerate_outcomes(program, budget=BRANCHES).law
 
 
 class HeldTree(WatchedTree):

@@ -8,7 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.record import Record, TreeSlots
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 
@@ -35,22 +35,23 @@ class Block:
     lossless = True
     needs = Needs(exact=True)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         batch, count, vocab = p.shape
         index = torch.arange(count, device=p.device)
         if tree.q is None or tree.q_row is None or count == 1 or bool((tree.valid & (tree.parent != index - 1)).any()):
-            return Traversal().verify(tree, p, random)
+            return Traversal().verify(tree, laws, random)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
         recorded = Record(tree, vocab, p.dtype)
         reach = self.reach(tree, p, recorded)  # [B, N]
-        laws = p.reshape(batch * count, vocab)
+        after = p.reshape(batch * count, vocab)
 
         def scaled_law(node: Tensor) -> Tensor:
-            return laws.index_select(0, first + node) * reach.gather(1, node[:, None])
+            return after.index_select(0, first + node) * reach.gather(1, node[:, None])
 
         record, position = TreeSlots(tree, recorded), (count - 1 - index).expand_as(reach)
-        node, bonus = settle(tree, laws, record, reach, position, scaled_law, random)
+        node, bonus = settle(tree, after, record, reach, position, scaled_law, random)
         return Verdict(*path_to(tree, node), bonus)
 
     def reach(self, tree: TokenTree, p: Tensor, record: Record) -> Tensor:

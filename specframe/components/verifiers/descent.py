@@ -13,6 +13,7 @@ from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import SiblingSlots, residual
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
+from specframe.sampling.lazy import AllLaws
 
 SURE = 0.999
 """The mass of one token above which siblings without replacement are judged one by one.
@@ -54,7 +55,7 @@ def descend(
     to `left`.
     """
     if tree.q is None or tree.q_row is None:
-        return Match().verify(tree, p, random)
+        return Match().verify(tree, AllLaws(p), random)
     batch, count, vocab = p.shape
     laws = p.reshape(batch * count, vocab)
     first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.recursive import SiblingSlots, walk
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 
@@ -43,8 +42,9 @@ class Lenient:
         """Lenience 1: `recursive`."""
         return Lenient(lenience=1.0)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         if tree.q is None:  # all `top`
             tree = replace(tree, q=p.new_zeros(len(p), 1, p.shape[2]), q_row=torch.zeros_like(tree.parent))
         return walk(tree, p, SiblingSlots(tree, Record(tree, p.shape[-1], p.dtype)), random, self.lenience)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import Laws, RandomSource
-from specframe.kernel.types import HostVerdict, TokenTree, Verdict
-from specframe.sampling.lazy import AllLaws
+from specframe.kernel.types import TokenTree, Verdict
 
 
 class Match:
@@ -26,15 +25,7 @@ class Match:
     """Noise by position: one token is drawn for each place of the text, so the same seed gives the same text whatever
     the drafter, the tree or the batch."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        if p[:, 0].amax() == 1:  # the roots' laws are looked at first: of a sampled law one look is enough
-            peak, argmax = p.max(-1)  # [B, N]
-            if peak.min() == 1:
-                return self.follow(tree, argmax)
-        return self.verify_on_demand(tree, AllLaws(p), random)
-
-    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; the laws on the way are asked for, level by level."""
         child = tree.parent.new_zeros(len(tree.parent))  # [B]; 0, the root, is no node's child and so stands for none
         law = laws.after(child)  # [B, V]
@@ -57,30 +48,3 @@ class Match:
         nodes = torch.stack(path, 1) if path else child.new_zeros(len(child), 0)  # [B, A]
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
-
-    def take(self, tree: TokenTree, path: HostVerdict) -> Verdict:
-        """The same of a path that is known."""
-        return Verdict.of(path, tree)
-
-    def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
-        """The path of the target's one token after every node, argmax [B, N].
-
-        One copy to the host, and the path is walked there: after a large forward every further kernel would
-        find its code and data out of cache.
-        """
-        verdict = HostVerdict([], [], None if gaps is None else [])
-        found = (argmax,) if gaps is None else (argmax, gaps)
-        if argmax.is_cpu:  # where single reads cost less than a kernel
-            rows = [*zip(*tree.columns, *map(Tensor.tolist, found), strict=True)]
-        else:
-            rows = torch.stack((tree.valid, tree.parent, tree.tokens, *found), 1).tolist()
-        for valid, parents, tokens, wanted, *missing in rows:
-            slots = [*zip(valid, parents, tokens, strict=True)]
-            node, path = 0, []
-            while (child := (1, node, wanted[node])) in slots:
-                path.append(node := slots.index(child))  # the first child with that token
-            verdict.paths.append(path)
-            verdict.tokens.append([wanted[node] for node in (0, *path)])
-            if verdict.gaps is not None:
-                verdict.gaps.append(next((at for at, node in enumerate((0, *path)) if missing[0][node]), None))
-        return Verdict.of(verdict, tree)

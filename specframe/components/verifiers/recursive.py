@@ -8,7 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
@@ -30,10 +30,11 @@ class Recursive:
     lossless = True
     needs = Needs(exact=True)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         if tree.q is None or tree.q_row is None:
-            return Match().verify(tree, p, random)
+            return Match().verify(tree, laws, random)
         return walk(tree, p, SiblingSlots(tree, Record(tree, p.shape[-1], p.dtype)), random)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record, TreeSlots, Waves
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
@@ -40,10 +40,11 @@ class Traversal:
     lossless = True
     needs = Needs(exact=True)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         if tree.q is None or tree.q_row is None:
-            return Match().verify(tree, p, random)
+            return Match().verify(tree, laws, random)
         batch, count = tree.tokens.shape
         recorded = Record(tree, p.shape[-1], p.dtype)
         record = TreeSlots(tree, recorded)
@@ -54,8 +55,8 @@ class Traversal:
         level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
         accept = p.new_zeros(batch * count)  # a of every node reached; 0 where there is none
         accept[first] = 1
-        laws = p.flatten(0, 1)  # [B N, V]
-        left = laws.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
+        after = p.flatten(0, 1)  # [B N, V]
+        left = after.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
         for depth, (parents, siblings) in enumerate(waves.levels, start=1):
             accept = torch.where(level == depth, (accept[above] * ratio).clamp(max=1), accept)
             nodes, rest = waves.inner[parents], left[parents]  # [M], [M, V], a view
@@ -70,13 +71,13 @@ class Traversal:
         accept = accept.view(batch, count)
 
         def scaled_law(node: Tensor) -> Tensor:
-            law = laws.index_select(0, first + node) * accept.gather(1, node[:, None])
+            law = after.index_select(0, first + node) * accept.gather(1, node[:, None])
             place = waves.place.gather(1, node[:, None])  # [B, 1]
             if len(left):
                 law = left.index_select(0, place.clamp(min=0)[:, 0]).where(place >= 0, law)
             return law
 
-        node, bonus = settle(tree, laws, record, accept, post_order(tree, record.earlier), scaled_law, random)
+        node, bonus = settle(tree, after, record, accept, post_order(tree, record.earlier), scaled_law, random)
         return Verdict(*path_to(tree, node), bonus)
 
 

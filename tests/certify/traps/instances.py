@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.kernel.capabilities import Needs, Promise
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import ALL_DRAWS, Committed, Context, Draw, TokenTree, Verdict
 
 IID, WOR, TOP = Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP
@@ -123,8 +123,9 @@ class Rejection:
     lossless = True
     needs = Needs(exact=True)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict, in one pass over the nodes: a node's children come after it."""
+        p = laws.all
         batch, count, self.vocab = p.shape
         tree = tree.whole(self.vocab)
         node = torch.zeros(batch, dtype=torch.int64)

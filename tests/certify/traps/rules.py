@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.capabilities import Needs, Promise
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.tables import LazyUniform
 from tests.certify.traps.drafts import one, recorded
@@ -35,10 +35,11 @@ class RefusesUnknown(Rejection):
 class FullResidual(Rejection):
     """Without replacement: the ratio with the renormalised law, the residual with the original one."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         self.original = p if tree.q is None else tree.q[:, 0]
-        return super().verify(tree, p, random)
+        return super().verify(tree, laws, random)
 
     def rest(self, left: Tensor, q: Tensor, token: Tensor, root: Tensor) -> Tensor:
         """[P - q]+ for every slot."""
@@ -97,9 +98,9 @@ class FreshDraft(Rejection):
 class DropsCorrection(Rejection):
     """A correction is thrown away when something was accepted: it is drafted anew."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The last accepted token takes the place of the bonus."""
-        verdict = super().verify(tree, p, random)
+        verdict = super().verify(tree, laws, random)
         dropped = (verdict.length > 0) & (verdict.length < tree.levels)
         return shortened(tree, verdict, torch.where(dropped, verdict.length - 1, verdict.length))
 
@@ -107,9 +108,9 @@ class DropsCorrection(Rejection):
 class DropsBonus(Rejection):
     """The bonus after a fully accepted path is thrown away: allowed."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The last accepted token takes the place of the bonus."""
-        verdict = super().verify(tree, p, random)
+        verdict = super().verify(tree, laws, random)
         dropped = (verdict.length > 0) & (verdict.length == tree.levels)
         return shortened(tree, verdict, torch.where(dropped, verdict.length - 1, verdict.length))
 
@@ -117,9 +118,9 @@ class DropsBonus(Rejection):
 class RoundsDown(Rejection):
     """The number of accepted tokens is rounded down to an even one."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """An even number of tokens, at least one."""
-        verdict = super().verify(tree, p, random)
+        verdict = super().verify(tree, laws, random)
         even = (verdict.length - verdict.length % 2).clamp(min=0)
         return shortened(tree, verdict, even)
 
@@ -127,9 +128,10 @@ class RoundsDown(Rejection):
 class CutAtShortest(Rejection):
     """A batch is cut at its shortest row; a longer row draws the token after the cut from p."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The row's own verdict on a chain, cut where a neighbour with the same laws was refused."""
-        verdict = super().verify(tree, p, random)
+        p = laws.all
+        verdict = super().verify(tree, laws, random)
         length, bonus = verdict.length, verdict.bonus
         cut = torch.zeros_like(length, dtype=torch.bool)
         unneeded = torch.zeros_like(p[:, 0])
@@ -161,8 +163,9 @@ class MatchRedraws:
     lossless = True
     needs = Needs()
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """One level."""
+        p = laws.all
         token = random.categorical(p[:, 0])  # [B]
         if not tree.levels:
             return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(token), bonus=token)
@@ -263,10 +266,11 @@ class OneCoinPerNode(Rejection):
 class LongerOfTwo(Rejection):
     """Two independent chains are verified separately and the longer one is kept."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """Each of the two slots under the root with a test of its own."""
+        p = laws.all
         if not tree.levels:
-            return super().verify(tree, p, random)
+            return super().verify(tree, laws, random)
         q, root = self.recorded(tree, 1), p[:, 0]
         hits, tokens = [], []
         for slot in (1, 2):
@@ -283,8 +287,9 @@ class LongerOfTwo(Rejection):
 class DrawPerPath(Rejection):
     """A target token per path instead of per node, as in Medusa's nucleus code; the longest match is kept."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """Two one-node paths under the root, the token after the kept one drawn anew."""
+        p = laws.all
         drawn = torch.stack([random.categorical(p[:, 0]) for _ in range(max(1, tree.levels * 2))], 1)
         if not tree.levels:
             return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(drawn[:, 0]), bonus=drawn[:, 0])

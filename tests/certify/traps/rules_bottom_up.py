@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.tables import LazyUniform
 from tests.certify.traps.drafts import chain
@@ -35,8 +35,9 @@ class Tests(Rejection):
     clipped = True
     stops = False
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         self.vocab, depth = p.shape[-1], tree.levels
         reach = torch.ones(len(p), dtype=torch.float64)
         end, going = torch.zeros(len(p), dtype=torch.int64), torch.ones(len(p), dtype=torch.bool)
@@ -157,8 +158,9 @@ class KeyedByPosition(Tests):
 class Visits(Rejection):
     """Traversal verification, node by node, of trees that have the same shape in every row."""
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         self.vocab = p.shape[-1]
         self.open = torch.ones(len(p), dtype=torch.bool)
         self.end, self.law = torch.zeros(len(p), dtype=torch.int64), p[:, 0]
@@ -224,8 +226,9 @@ class Common(Rejection):
     def __init__(self, rho: float) -> None:
         self.rho = rho
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         self.vocab, law = p.shape[-1], p[:, 0]
         node = torch.zeros(len(p), dtype=torch.int64)
         if not tree.levels:
@@ -261,10 +264,11 @@ class BestLooking(Common):
 
     looks = True
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         if not tree.levels:
-            return super().verify(tree, p, random)
+            return super().verify(tree, laws, random)
         rows, q, law = torch.arange(len(p)), self.recorded(tree, 1), p[:, 0]
         node = torch.zeros(len(p), dtype=torch.int64)
         for slot in (1, 2):
@@ -293,8 +297,9 @@ class Weighed(Rejection):
 
     honest = False
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The verdict."""
+        p = laws.all
         self.vocab, law = p.shape[-1], p[:, 0]
         if not tree.levels:
             return ended(tree, tree.tokens[:, 0] * 0, random.categorical(law))

@@ -8,6 +8,7 @@ import torch
 from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.plugin import Context
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.testing import GivenDrafter, audit
 from tests.certify.traps.instances import P, Q
 from tests.certify.traps.traps_drafting import CONTROLS, TRAPS
@@ -23,7 +24,7 @@ def emitted(trap, length):
 
     def program(random, rows):
         draft = policy.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(SAMPLED, random))
-        verdict = verifier.verify(draft, P.expand(*draft.tokens.shape, -1), random)
+        verdict = verifier.verify(draft, AllLaws(P.expand(*draft.tokens.shape, -1)), random)
         tokens = verdict.emitted(draft)[:, :length]
         return tokens.where(torch.arange(tokens.shape[1]) < verdict.count[:, None], -1)
 

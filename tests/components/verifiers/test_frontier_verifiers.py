@@ -17,6 +17,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import misfits
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enumerate_outcomes
 from specframe.testing.references import Row, block_reference, match_reference, traversal_reference
@@ -49,7 +50,7 @@ def verdict_law(verifier, tree, p):
 
         fields = (tree.tokens, tree.parent, tree.valid, tree.draw)
         wide = TokenTree(*map(more, fields), tree.levels, more(tree.q), more(tree.q_row))
-        verdict = verifier.verify(wide, more(p), random)
+        verdict = verifier.verify(wide, AllLaws(more(p)), random)
         return torch.cat([verdict.path, verdict.bonus[:, None]], 1)
 
     return enumerate_outcomes(program).law
@@ -231,7 +232,7 @@ def emitted(tree, verifier, p, q):
 
     def program(random, rows):
         draft = tree.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(sampling, random))
-        return verifier.verify(draft, p[draft.tokens], random).count[:, None]
+        return verifier.verify(draft, AllLaws(p[draft.tokens]), random).count[:, None]
 
     return sum(count * mass for (count,), mass in enumerate_outcomes(program).law.items())
 
@@ -303,7 +304,7 @@ def test_no_rule_beats_the_bound(draw, siblings):
 @pytest.mark.parametrize("verifier", [Traversal(), Block(), KSeq(), Transport()])
 def test_float32_gives_valid_verdicts(verifier):
     for seed, (tree, p) in enumerate(trees(60, None if WOR in verifier.needs.draws else [IID])):
-        verdict = verifier.verify(one_row(tree, 0), p.float(), SeededRandom(seed, 1).verify)
+        verdict = verifier.verify(one_row(tree, 0), AllLaws(p.float()), SeededRandom(seed, 1).verify)
         node = 0
         for child in verdict.path[0, : verdict.length[0]].tolist():
             assert tree.valid[0, child]

@@ -14,6 +14,7 @@ from specframe.components.verifiers.lenient import Lenient
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.plugin import Draw
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import check_verifier, compare_cycle
 from specframe.testing.verifiers import draft, law_pairs, trees_of
@@ -71,7 +72,7 @@ def test_lenience_1_is_recursive(draw: Draw) -> None:
             if made.q is None:
                 continue  # there `recursive` is `match`
             ours, theirs = (
-                verifier.verify(made, p[made.tokens], SeededRandom(0, 5).verify)
+                verifier.verify(made, AllLaws(p[made.tokens]), SeededRandom(0, 5).verify)
                 for verifier in (Lenient(lenience=1.0), Recursive())
             )
             assert torch.equal(ours.path, theirs.path) and torch.equal(ours.bonus, theirs.bonus)
@@ -84,7 +85,7 @@ def test_at_temperature_0_nothing_changes() -> None:
     for tree in (Chain(depth=3), Fixed(widths=[1, 1])):
         made = draft(tree, q, rows=4)
         ours, theirs = (
-            verifier.verify(made, one_hot[made.tokens], SeededRandom(0, 4).verify)
+            verifier.verify(made, AllLaws(one_hot[made.tokens]), SeededRandom(0, 4).verify)
             for verifier in (Lenient(lenience=0.1), Match())
         )
         assert torch.equal(ours.path, theirs.path) and torch.equal(ours.bonus, theirs.bonus)

@@ -12,6 +12,8 @@ from specframe.components.verifiers.recursive import Recursive, SiblingSlots
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
+from specframe.sampling.greedy import follow_argmax
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing.references import Row, match_reference, recorded_law, recursive_reference
 from specframe_trees.spectr.kseq import KSeq
@@ -133,7 +135,7 @@ def test_fast_and_slow_agree_draw_for_draw(verifier, reference):
         random = SeededRandom(seed, batch)
         for _ in range(cycle):
             random.verify.advance()
-        verdict = verifier.verify(tree, p, random.verify)
+        verdict = verifier.verify(tree, AllLaws(p), random.verify)
         assert verdict.path.shape == (batch, tree.levels)
         for b in range(batch):
             coins = RowCoins(seed, batch, b, cycle)
@@ -147,7 +149,7 @@ def test_fast_and_slow_agree_draw_for_draw(verifier, reference):
                 single.verify.advance()
             single.keep(torch.tensor([b]))
             counting = CountingSource(single.verify)
-            alone = verifier.verify(one_row(tree, b), p[b : b + 1], counting)
+            alone = verifier.verify(one_row(tree, b), AllLaws(p[b : b + 1]), counting)
             assert torch.equal(alone.path[0], verdict.path[b])
             assert alone.bonus[0] == verdict.bonus[b]
             if (p[b].amax(-1) < 1).any():  # one-hot laws need no draws
@@ -162,7 +164,7 @@ def test_following_sure_laws_is_matching_them():
         batch = dice.randint(1, 4)
         tree, p = random_batch(dice, batch)
         argmax = torch.randint(p.shape[-1], p.shape[:2], generator=torch.Generator().manual_seed(seed))
-        verdict = Match().follow(tree, argmax)
+        verdict = follow_argmax(tree, argmax)
         law = torch.nn.functional.one_hot(argmax, p.shape[-1]).double()
         for b in range(batch):
             path, bonus = match_reference(Row.of(tree, b), law[b].tolist(), RowCoins(seed, batch, b, 0))
@@ -178,7 +180,7 @@ def test_following_sure_laws_is_matching_them():
 
 def test_a_changed_verdict_drops_its_host_copy():
     tree = TokenTree.root_only(torch.tensor([1, 1]))
-    verdict = Match().follow(tree, torch.tensor([[2], [0]]))
+    verdict = follow_argmax(tree, torch.tensor([[2], [0]]))
     assert verdict.to_host(tree).tokens == [[2], [0]]
     changed = replace(verdict, bonus=torch.tensor([3, 3]))
     assert changed.to_host(tree).tokens == [[3], [3]] and changed.emitted(tree).tolist() == [[3], [3]]
@@ -211,7 +213,7 @@ def test_float32_gives_valid_verdicts(verifier, reference):
     dice = pyrandom.Random(1)
     for seed in range(60):
         tree, p = random_batch(dice, 4)
-        verdict = verifier.verify(tree, p.float(), SeededRandom(seed, 4).verify)
+        verdict = verifier.verify(tree, AllLaws(p.float()), SeededRandom(seed, 4).verify)
         for b in range(4):
             node = 0
             for child in verdict.path[b, : verdict.length[b]].tolist():
@@ -224,7 +226,7 @@ def test_float32_gives_valid_verdicts(verifier, reference):
 @pytest.mark.parametrize(("verifier", "reference"), PAIRS)
 def test_a_root_only_tree_is_plain_sampling(verifier, reference):
     law = torch.tensor([[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]])
-    verdict = verifier.verify(TokenTree.root_only(torch.tensor([1, 1])), law, SeededRandom(0, 2).verify)
+    verdict = verifier.verify(TokenTree.root_only(torch.tensor([1, 1])), AllLaws(law), SeededRandom(0, 2).verify)
     assert verdict.path.shape == (2, 0)
     assert verdict.length.tolist() == [0, 0]
     assert verdict.bonus.tolist() == [2, 0]
@@ -352,7 +354,7 @@ def emitted_law(rule, kinds, vocab, salt, equal=False, exact=False, record=None,
         else:
             tree = as_tree(row, len(kinds))
             laws = torch.tensor([[[float(mass) for mass in law] for law in p]], dtype=torch.float64)
-            verdict = rule.verify(tree, laws, source)
+            verdict = rule.verify(tree, AllLaws(laws), source)
             path, bonus = verdict.path[0, : verdict.length[0]].tolist(), int(verdict.bonus)
         done = (*contexts[path[-1] if path else 0], bonus)
         while len(done) <= len(kinds):
@@ -468,7 +470,7 @@ def test_temperature_0_takes_no_branch_and_follows_the_argmax(verifier):
     p = torch.eye(3, dtype=torch.float64)[best][None]
 
     def program(source):
-        verdict = verifier.verify(as_tree(row, 2), p, source)
+        verdict = verifier.verify(as_tree(row, 2), AllLaws(p), source)
         return (*verdict.path[0].tolist(), int(verdict.bonus))
 
     assert enumerate_law(program) == {(2, 4, 1): 1}
@@ -489,6 +491,6 @@ def test_residual_lost_to_rounding_falls_back_to_the_law():
     row, contexts = draft(Replay(), [[WOR, WOR, WOR]], 3, lambda context: law)
     tree = as_tree(row, 1)
     p = torch.tensor([[[float(mass) for mass in law]] * len(contexts)], dtype=torch.float64)
-    verdict = Recursive().verify(tree, p, Rejecting())
+    verdict = Recursive().verify(tree, AllLaws(p), Rejecting())
     assert verdict.length.tolist() == [0]
     assert 0 <= int(verdict.bonus) < 3

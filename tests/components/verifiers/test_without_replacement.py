@@ -17,6 +17,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Context
 from specframe.plugin import Draw, Frontier, TokenTree
 from specframe.sampling.laws import Sampling
+from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle
 from specframe.testing.references import Row, recorded_law
@@ -116,5 +117,7 @@ def test_a_top_node_takes_no_law_wherever_its_row_points():
         astray = replace(tree, q_row=tree.q_row.where(tree.draw != TOP, row))
         assert torch.equal(recorded_laws(astray)[:, 1:], recorded_laws(tree)[:, 1:])
         for verifier in (Recursive(), Traversal(), Block(), Transport(), KSeq()):
-            one, other = (verifier.verify(each, P[tree.tokens], SeededRandom(6, 64).verify) for each in (tree, astray))
+            one, other = (
+                verifier.verify(each, AllLaws(P[tree.tokens]), SeededRandom(6, 64).verify) for each in (tree, astray)
+            )
             assert torch.equal(one.path, other.path) and torch.equal(one.bonus, other.bonus)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specframe import InputError
-from specframe.plugin import AllLaws, Draw, Needs
+from specframe.plugin import Draw, Needs
 from specframe_judge.walk import walk
 
 if TYPE_CHECKING:
@@ -42,11 +42,7 @@ class BoundedDivergence:
         """Limit 0: `match`."""
         return BoundedDivergence(limit=0.0)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        return self.verify_on_demand(tree, AllLaws(p), random)
-
-    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; laws on the way are asked for."""
 
         whole = cache(tree.whole)  # made once, by the first node's vocabulary

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from specframe import InputError
-from specframe.plugin import Match, Needs
+from specframe.plugin import Needs
 from specframe_judge.head import LinearHead, read
 from specframe_judge.walk import walk
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from specframe.plugin import Laws, NeuralTarget, RandomSource, Target, TokenTree, Verdict
 
 
@@ -78,11 +76,7 @@ class Judge:
             self.head = read(self.weights, target, self.tap)
         self.head.to(device)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
-        """The verdict where no feature is known, given p [B, N, V]: nothing is harmless, as by `match`."""
-        return Match().verify(tree, p, random)
-
-    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; laws on the way are asked for, the features of all nodes are judged."""
         if self.head is None:
             raise InputError("judge: bind it to a target first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specframe import InputError
-from specframe.plugin import AllLaws, Needs
+from specframe.plugin import Needs
 from specframe_judge.walk import walk
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ class Surprise:
         """Limit 0: `match`."""
         return Surprise(limit=0.0)
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        return self.verify_on_demand(tree, AllLaws(p), random)
-
-    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; laws and logits on the way are asked for."""
 
         def plausible(at: Tensor) -> Tensor:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from specframe import InputError
-from specframe.plugin import Draw, Needs, Verdict
+from specframe.plugin import Draw, Laws, Needs, Verdict
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from specframe.plugin import RandomSource, TokenTree
 
 
@@ -44,8 +42,9 @@ class Typical:
         self.delta = epsilon**0.5 if delta is None else delta
         self.bonus = bonus
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the token after it, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         above = tree.parent.clamp(min=0)  # [B, N]
         entropy = -(p * (p + 1e-5).log()).sum(-1)  # [B, N]
         threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon).gather(1, above)  # [B, N]

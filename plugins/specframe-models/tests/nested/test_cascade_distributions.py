@@ -77,8 +77,9 @@ def test_the_distributions_of_the_review_are_recorded(make):
 class TriForceRule(Recursive):
     """TriForce's own inner loop: a refused token's replacement is drawn from the whole reviewing distribution."""
 
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
+    def verify(self, tree, laws, random):
+        p = laws.all
+        found = super().verify(tree, laws, random)
         end = p.gather(1, found.length[:, None, None].expand(-1, 1, p.shape[-1]))[:, 0]
         return Verdict(found.path, found.length, random.categorical(end))
 

@@ -6,7 +6,7 @@ import torch
 from specframe import InputError
 from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.components.trees.fixed import Chain
-from specframe.plugin import Context, Draw, Match, Recursive
+from specframe.plugin import AllLaws, Context, Draw, Match, Recursive
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_verifier
 from specframe_self.excerpt.margin import Rapid
@@ -22,7 +22,7 @@ def law_of_first_token(verifier, p=P, draw=Draw.IID):
     def program(random, rows):
         roots = torch.zeros(rows, dtype=torch.int64)
         draft = drafter.propose(roots, Chain(depth=2, draw=draw), Context(Sampling(temperature=1.0), random))
-        verdict = verifier.verify(draft, p.expand(rows, draft.tokens.shape[1], 4).contiguous(), random)
+        verdict = verifier.verify(draft, AllLaws(p.expand(rows, draft.tokens.shape[1], 4).contiguous()), random)
         return draft.tokens[:, 1].where(verdict.length > 0, verdict.bonus)[:, None]
 
     law = enumerate_outcomes(program).law

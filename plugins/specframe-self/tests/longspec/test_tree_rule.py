@@ -16,6 +16,7 @@ from specframe.decoding.session import Parts
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import TokenTree, Verdict
+from specframe.plugin import Laws
 from specframe.sampling.laws import Sampling
 from specframe.testing import shake, tiny_target
 from specframe_self.longspec.drafter import LongSpec
@@ -40,8 +41,9 @@ class TopDown:
     def __init__(self, slots: type[SiblingSlots]) -> None:
         self.slots = slots
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus."""
+        p = laws.all
         none = p.new_zeros(len(p), 1, p.shape[2])
         record = Record(replace(tree, q=none, q_row=torch.zeros_like(tree.tokens)), p.shape[2], p.dtype)
         return walk(tree, p, self.slots(tree, record), random)

@@ -82,11 +82,11 @@ class Joining(Match):
 
     needs = Needs()
 
-    def verify_on_demand(self, tree: TokenTree, laws: Any, random: Any) -> Any:
+    def verify(self, tree: TokenTree, laws: Any, random: Any) -> Any:
         running, Late.running = Late.running, None
         if running is not None and Sleepy.chance.random() < 0.5:
             running.join()
-        verdict = super().verify_on_demand(tree, laws, random)
+        verdict = super().verify(tree, laws, random)
         if running is not None:
             running.join()
         return verdict

@@ -8,10 +8,10 @@ import torch
 import specframe
 from specframe.components.drafters.recycling import Recycling
 from specframe.components.targets.hf import HFTarget
-from specframe.components.verifiers.match import Match
 from specframe.decoding.session import Session
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import GreedyScores, TokenTree, Verdict
+from specframe.sampling.greedy import follow_argmax
 from specframe.testing import check_target
 from tests.components.targets.models import PROMPTS, VOCABULARY, batch
 from tests.components.targets.test_layers import BROAD
@@ -99,7 +99,7 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
         tokens %= VOCABULARY
     drafted = TokenTree(tokens, parents, valid, torch.zeros_like(tokens), levels=3)
     scores = target.choose(drafted)
-    followed = Match().follow(drafted, scores.best).to_host(drafted)
+    followed = follow_argmax(drafted, scores.best).to_host(drafted)
     assert isinstance(scores, GreedyScores) and scores.path is not None
     assert scores.path.paths == followed.paths == [[3, 5, 8], [3], [3, 5]]
     assert scores.path.tokens == followed.tokens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from specframe.plugin import Draw, Match, Proposal, TokenTree
+from specframe.plugin import AllLaws, Draw, Proposal, TokenTree, follow_argmax
 from specframe_models.nested.sketch import Proposed
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class ReviewedProposer:
         part = _chains(sketch, paths, proposed, places)
         law = None
         if self._draw is Draw.TOP:
-            verdict = Match().follow(part, best_of(proposal))
+            verdict = follow_argmax(part, best_of(proposal))
         else:
             law = self._context.sampling.law(proposal.whole.logits[:, :, 0], sketch.tree, places)
-            verdict = self._rule.verify(part, certain(law, [more > 0 for more in left]), self._context.random)
+            verdict = self._rule.verify(part, AllLaws(certain(law, [more > 0 for more in left])), self._context.random)
         found = verdict.to_host(part)
         made: list[tuple[list[int], list[Tensor]]] = []
         for row, (path, kept, tokens) in enumerate(zip(paths, found.paths, found.tokens, strict=True)):

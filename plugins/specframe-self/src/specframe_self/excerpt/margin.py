@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.plugin import Needs, RandomSource, Run, TokenTree, Verdict, descend
+from specframe.plugin import Laws, Needs, RandomSource, Run, TokenTree, Verdict, descend
 
 TRUSTED = 0.1
 """Share of the drafter's highest probability from which on a token's is taken into account."""
@@ -35,8 +35,9 @@ class Rapid:
             raise InputError(f"rapid: margin must be at least 0 and finite, not {margin:g}")
         self.margin = margin
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         return descend(tree, p, random, self._judge, longest=1)
 
     def _judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:

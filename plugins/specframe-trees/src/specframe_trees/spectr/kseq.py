@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.plugin import Draw, Needs, RandomSource, Run, TokenTree, Verdict, descend
+from specframe.plugin import Draw, Laws, Needs, RandomSource, Run, TokenTree, Verdict, descend
 
 
 class KSeq:
@@ -34,8 +34,9 @@ class KSeq:
             raise InputError(f"k-seq needs 0 or more steps, got {steps}")
         self.steps = steps
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         return descend(tree, p, random, self.judge, longest=tree.tokens.shape[1])
 
     def judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:

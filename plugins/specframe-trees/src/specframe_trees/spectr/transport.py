@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.plugin import Draw, Needs, RandomSource, Run, TokenTree, Verdict, descend
+from specframe.plugin import Draw, Laws, Needs, RandomSource, Run, TokenTree, Verdict, descend
 
 SAMPLED = frozenset(Draw) - {Draw.TOP}
 STEEP, STRIDE = 4, 1.5
@@ -46,8 +46,9 @@ class Transport:
         self.classes = classes
         self.rounds = rounds
 
-    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        p = laws.all
         return descend(tree, p, random, self.judge, longest=2, together=SAMPLED)
 
     def judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:

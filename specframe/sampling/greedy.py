@@ -1,0 +1,67 @@
+"""Verdicts at temperature 0, where every lossless rule follows the target's argmax tokens and no law is needed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.types import HostVerdict, TokenTree, Verdict
+from specframe.sampling.laws import RowSampling, Sampling
+
+
+def follow_argmax(tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
+    """The verdict of any lossless rule for laws that are one-hot at argmax [B, N]: the path of these tokens.
+
+    Among siblings of one token the first counts. Where gaps [B, N] bool are given, no token has mass after those nodes,
+    and the verdict's copy on the host has the first of each row. One copy to the host, and the path is walked there:
+    after a large forward pass every further kernel would find its code and data out of cache.
+    """
+    verdict = HostVerdict([], [], None if gaps is None else [])
+    found = (argmax,) if gaps is None else (argmax, gaps)
+    if argmax.is_cpu:  # where single reads cost less than a kernel
+        rows = [*zip(*tree.columns, *map(Tensor.tolist, found), strict=True)]
+    else:
+        rows = torch.stack((tree.valid, tree.parent, tree.tokens, *found), 1).tolist()
+    for valid, parents, tokens, wanted, *missing in rows:
+        slots = [*zip(valid, parents, tokens, strict=True)]
+        node, path = 0, []
+        while (child := (1, node, wanted[node])) in slots:
+            path.append(node := slots.index(child))  # the first child with that token
+        verdict.paths.append(path)
+        verdict.tokens.append([wanted[node] for node in (0, *path)])
+        if verdict.gaps is not None:
+            verdict.gaps.append(next((at for at, node in enumerate((0, *path)) if missing[0][node]), None))
+    return Verdict.of(verdict, tree)
+
+
+def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: TokenTree) -> tuple[Tensor, Tensor]:
+    """The argmax token after each node that greedy decoding reaches, and a mask of those after which no token has mass.
+
+    For logits [B, N, V]: [B, N] int64, -1 after other nodes, and [B, N] bool. Processors, which a grammar makes slow,
+    are asked about the accepted path alone.
+    """
+    found = torch.full_like(tree.tokens, -1)
+    gaps = torch.zeros_like(found, dtype=torch.bool)
+    node = found.new_zeros(len(found), 1)  # [B, 1]
+    for _ in range(tree.levels + 1):
+        here = logits.gather(1, node[..., None].expand(-1, -1, logits.shape[-1]))  # [B, 1, V]
+        best, missing = sampling.argmax_and_gaps(here, tree, node)
+        found.scatter_(1, node, best)
+        if missing is not None:
+            gaps.scatter_(1, node, missing)
+        child = tree.valid & (tree.parent == node) & (tree.tokens == best)
+        if not child.any():
+            break
+        node = child.byte().argmax(1, keepdim=True).where(child.any(1, keepdim=True), node)
+    return found, gaps
+
+
+def chosen(best: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The tokens of the largest logits, and a mask of the nodes after which no token has mass: [B, N] each.
+
+    Given tokens [B, N] that are -1 after such a node, as in `GreedyScores`; None: there are none.
+    """
+    if best.is_cpu and all(min(row) >= 0 for row in best.tolist()):  # which is sooner known than a kernel's answer
+        return best, None
+    gaps = best < 0
+    return (best.masked_fill(gaps, 0), gaps) if gaps.any() else (best, None)

@@ -26,6 +26,7 @@ SECTIONS = ("drafter", "tree", "verifier", "sampling")
 CHANGED = {
     "without-training/retrieval.yaml": "drafter.remember=false",
     "rasd.yaml": "drafter.second.remember=false",
+    "compositions/rasd-pruned.yaml": "drafter.second.remember=false",
 }
 """Overrides for the certificate: with a store that remembers earlier texts, equal choices would give other outcomes."""
 KEPT = ("lossless", "promised", "branches", "tv", "exhausted", "batches")

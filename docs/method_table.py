@@ -39,7 +39,9 @@ def render_methods(folder: Path = FOLDER) -> str:
 def _render_opening(benches: Sequence[Bench]) -> Iterator[str]:
     yield (
         "A method is a choice of parts. This page lists for each method which components it is made of here, which "
-        "recipe puts them together, and what of it is **not here**. `specframe run` decodes with a recipe of the "
+        "recipe puts them together, and what of it is **not here**. Components of a method that its recipe does "
+        "without, and which had no part in its figures, are listed as **not in this recipe**. `specframe run` "
+        "decodes with a recipe of the "
         "third column, and [`specframe certify`](../howto/certify.md) tests the promise of the fourth.\n"
     )
     yield (
@@ -83,15 +85,21 @@ def _render_row(method: Method, registry: Registry, measured: Mapping[tuple[str,
 
 
 def _render_parts(method: Method, registry: Registry) -> str:
-    links = []
-    for part in method.get("parts", ()):
-        kind, _, name = part.partition("/")
-        registry.find(kind, name)
-        links.append(f"[`{name}`](../reference/components.md#{kind}-{name})")
-    here, absent = ", ".join(links), method.get("absent")
+    here, absent = _render_links(method.get("parts", ()), registry), method.get("absent")
+    if "also" in method:
+        here += f"; **not in this recipe**: {_render_links(method['also'], registry)}"
     if not absent:
         return here
     return f"{here}; **not here**: {absent}" if here else f"**not here**: {absent}"
+
+
+def _render_links(parts: Sequence[str], registry: Registry) -> str:
+    links = []
+    for part in parts:
+        kind, _, name = part.partition("/")
+        registry.find(kind, name)
+        links.append(f"[`{name}`](../reference/components.md#{kind}-{name})")
+    return ", ".join(links)
 
 
 def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:

@@ -17,7 +17,8 @@ def test_the_page_has_every_recipe_and_component(generators):
     methods = [method for group in table["groups"] for method in group["methods"]]
     missing = {recipe.stem for recipe in METHODS} - {method.get("recipe") for method in methods}
     assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
-    named = {part for method in methods for part in method.get("parts", ())} | set(table["own"])
+    named = {part for method in methods for part in (*method.get("parts", ()), *method.get("also", ()))}
+    named |= set(table["own"])
     kinds = ("drafter", "tree", "verifier", "head", "loss", "rollout")
     ours = {f"{e.kind}/{e.name}" for e in discover().entries if e.kind in kinds and e.package in packages()}
     assert not ours - named, f"no method of docs/methods.yaml has {ours - named}"
@@ -29,6 +30,31 @@ def test_every_method_that_is_built_has_a_recipe(generators):
     methods = [method for group in catalogue.read_table()["groups"] for method in group["methods"] if "parts" in method]
     without = {m["name"] for m in methods if not catalogue.find_recipe(m.get("recipe", ""))}
     assert without == {m["name"] for m in methods if m.get("absent") == "trained weights"}
+
+
+def components(section):
+    """The names of all components that a part of a recipe uses, at any depth."""
+    inner = section.values() if isinstance(section, dict) else section if isinstance(section, list) else ()
+    own = {section["use"]} if isinstance(section, dict) and "use" in section else set()
+    return own.union(*map(components, inner))
+
+
+def test_a_rows_parts_are_those_of_its_recipe(generators):
+    catalogue = generators("catalogue")
+    for method in (each for group in catalogue.read_table()["groups"] for each in group["methods"]):
+        recipe = catalogue.find_recipe(method.get("recipe", ""))
+        if recipe is None:
+            continue
+        used = components(catalogue.planned(recipe).recipe.data)
+        here, other = ({part.partition("/")[2] for part in method.get(key, ())} for key in ("parts", "also"))
+        assert here <= used, f"{method['name']}: {recipe} is without {here - used}, which its row lists"
+        assert not other & used, f"{method['name']}: {recipe} has {other & used}, which its row denies it"
+
+
+def test_methods_that_are_a_setting_have_it_set(generators):
+    planned = generators("catalogue").planned
+    assert planned("compositions/cs-drafting.yaml").parts["drafter"].value("tail") > 0
+    assert planned("compositions/rasd-pruned.yaml").parts["drafter"].value("plausible") > 0
 
 
 def write_bench(folder, name, made, seconds):

@@ -1,4 +1,4 @@
-"""What an enumeration does not see: a verifier at temperature 0, and a drafter's native search.
+"""Checks of a verifier at temperature 0, and of a drafter's native search, which an enumeration does not see.
 
 At temperature 0 an enumeration sees one text, and a session does not ask the rule where all rows are greedy. Here every
 node of a tree that the composition drafts is made the end of the accepted path once.

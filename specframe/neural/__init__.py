@@ -4,19 +4,19 @@
 |---|---|
 | `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
 | `DraftNetwork` | the interface of a network |
-| `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines its inputs from pairs |
+| `FeatureNetwork` | a network of decoder layers that predicts features: a family defines its inputs from pairs |
 | `LevelModules` | such a network as data, for native code that computes whole drafts |
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
-| `DecoderLayer` | one decoder layer of the target's own kind |
+| `DecoderLayer` | decoder layers of the target's own kind, one by default |
 | `rotation`, `turned` | the rotary embedding of positions, and heads turned by it |
 | `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and the fields it copies |
-| `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
+| `FeatureSession` | the decoding state of a drafter over decoder layers: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
 | `RowSession`, `Pending` | the base of sessions that cache keys and values: rows that join, commit and leave |
 | `TextWindow` | the part of the committed pairs that drafts see, in constant memory |
 | `DraftSession` | the interface of sessions |
-| `State` | the state that a drafter with one decoder layer carries from pair to pair |
+| `State` | the state that a drafter carries from pair to pair, apart from its cache |
 | `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |
 | `SlotCache` | a key-value cache with explicit write slots per row, for trees and ragged batches |
 | `Depths` | which of the heads that belong to a level each answer for the nodes of a frontier |

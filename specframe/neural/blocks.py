@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -138,6 +138,7 @@ class Queries:
     inputs: Tensor  # [B, T, D]
     positions: Tensor  # [B, T] int64
     mask: Tensor  # [B, T, S] bool, which slots each of them sees
+    before: Tensor | None = None  # the same in all layers but the last; None: as there
 
     @classmethod
     def behind(cls, masks: Tensor, position: Tensor, path: Tensor) -> Queries:
@@ -159,11 +160,24 @@ class Queries:
     def followed_by(self, others: Queries) -> Queries:
         """Returns these queries, which see nothing of the others, and behind them the others."""
         more = others.mask.shape[2] - self.mask.shape[2]
+        mask, before = (
+            None if own is None else torch.cat([pad(own, (0, more)), others.mask], 1)
+            for own in (self.mask, self.before)
+        )
+        assert mask is not None
         return Queries(
             inputs=torch.cat([self.inputs, others.inputs], 1),
             positions=torch.cat([self.positions, others.positions], 1),
-            mask=torch.cat([pad(self.mask, (0, more)), others.mask], 1),
+            mask=mask,
+            before=before,
         )
+
+    def causal(self) -> Queries:
+        """The same, of entries that stand in the last T of the S slots: before the last layer none sees a later one."""
+        count = self.mask.shape[1]
+        before = self.mask.clone()
+        before[:, :, -count:] &= _causal(count, before.device)
+        return replace(self, before=before)
 
 
 def repeated(path: Tensor, count: int) -> Tensor:
@@ -174,3 +188,13 @@ def repeated(path: Tensor, count: int) -> Tensor:
 def _causal(length: int, device: torch.device) -> Tensor:
     """Returns the plain causal mask: [length, length] bool."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+def ends(values: Tensor, width: int, fresh: list[int]) -> Tensor:
+    """The last `width` positions of each row, [B, T, D] -> [B, width, D]; rows end with their fresh pairs."""
+    length = values.shape[1]
+    if min(fresh) == max(fresh):
+        return values[:, length - width :]
+    short = tensor_on(values.device, fresh) - max(fresh)  # [B], how much earlier a row ends
+    places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
+    return values[torch.arange(len(fresh), device=values.device)[:, None], places]

@@ -115,8 +115,9 @@ class NeuralDrafter(Generic[NetworkT]):
         checkpoint.save(self.network, stored, folder, torch.bfloat16)
 
     def session(self, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
-        return windowed(cast("DraftNetwork", self.decoding).open(self.target.embed, slots, room), self)
+        """A session of at most `slots` rows, none yet, of at most `room` positions each, within the window."""
+        session = cast("DraftNetwork", self.decoding).open(self.target.embed, slots, room)
+        return session if self.window is None else windowed(session, self.name, self.window)
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.

@@ -1,11 +1,11 @@
-"""One decoder layer of the target's own kind, the body of most trainable drafters."""
+"""Decoder layers of the target's own kind, the body of most trainable drafters."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Mask
+from specframe.neural.attention import along_texts, visible_steps
 from specframe.neural.cache import SlotCache, cache_name
 
 if TYPE_CHECKING:
@@ -69,24 +70,20 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-two, one], -1) * sin
 
 
-ALONG_TEXTS = "specframe_along_texts"
-"""The name under which transformers' layers find `attend`."""
-
-
 class DecoderLayer(nn.Module):
-    """A freshly initialised decoder layer, identical in kind to the target's, with an explicit interface.
+    """A freshly initialised decoder layer, identical in kind to the target's, or several, with an explicit interface.
 
     Built from the target's config by transformers' own classes, so attention biases, query norms, rope
     scaling and activations are the target's. Works for every architecture whose bare model has `layers`
     and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2, Phi-3, ...); others raise
     CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
-    puts an identity in the place of `layer.input_layernorm`.
+    puts an identity in the place of `layer.input_layernorm`. Layers after the first are `upper`, each a whole one.
 
     The rotary frequencies are not part of the module's state: casts to bfloat16 and strict loads do not touch them, and
     they follow the input's device.
     """
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: PretrainedConfig, layers: int = 1) -> None:
         super().__init__()
         model = _bare_model(config)
         self.config = model.config
@@ -97,16 +94,49 @@ class DecoderLayer(nn.Module):
         self._additive = model.config._attn_implementation == "eager"
         self.packed: PackedLayers | None = None
         """The layer as native code takes it, which then computes it while it decodes."""
+        self.place = 0
+        """Number of the layer whose keys and values a cache has from it; those after it follow."""
+        self.upper = nn.ModuleList()
+        self.extend(config, layers)
+
+    @property
+    def count(self) -> int:
+        """Number of layers."""
+        return 1 + len(self.upper)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The layers, the first one first, in transformers' parameter names."""
+        return [self.layer, *(part.get_submodule("layer") for part in self.upper)]
+
+    def extend(self, config: PretrainedConfig, layers: int) -> None:
+        """Adds new layers after those that there are, up to so many; each has its place in the cache."""
+        for place in range(self.count, layers):
+            parts: Any = DecoderLayer(config)
+            parts.place = parts.layer.self_attn.layer_idx = place
+            self.upper.append(parts)
 
     def pack(self) -> None:
-        """Lets the native passes compute the layer where it decodes, if they can; its matrices are quantized."""
+        """Lets native passes compute a layer that stands alone where it decodes; its matrices are quantized.
+
+        Of several layers, native code computes the matrices.
+        """
+        if self.place or self.count > 1:
+            return
         layers, rotary = [self.layer], self._rotary[0]
         matrices = [module for module in self.layer.modules() if isinstance(module, QuantizedLinear)]
         if matrices and unlike(self.config, rotary, layers) is None and odd_outputs(matrices) is None:
             self.packed = PackedLayers(self.config, rotary, layers)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
-        """The layer's output, [B, T, D].
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None = None,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """The last layer's output, [B, T, D].
 
         Args:
             x: [B, T, D].
@@ -114,15 +144,27 @@ class DecoderLayer(nn.Module):
             mask: [B or 1, 1, T, S] bool, True where query t may see key s; S is T without a cache and
                 the cache's width with one. None: plain causal; over a cache of earlier calls of as many entries,
                 causal among the first call's, with the same entry of every later one (`attention.attend`).
-            cache: keys and values of earlier calls (`SlotCache` of one layer), used as the target uses
+            cache: keys and values of earlier calls (a `SlotCache` of `count` layers), used as the target uses
                 its own, without gradients: it decides where this call's T entries are written and
                 which S are read.
+            before: the mask of all layers but the last one; None: as that one's.
         """
+        for layer, own in self.masked(mask, before):
+            x = layer.one(x, positions, own, cache)
+        return x
+
+    def masked(self, mask: Tensor | None, before: Tensor | None) -> list[tuple[DecoderLayer, Tensor | None]]:
+        """The layers, the first one first, each with its mask."""
+        every: Any = [self, *self.upper]
+        return [*((layer, mask if before is None else before) for layer in every[:-1]), (every[-1], mask)]
+
+    def one(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """The output of the first layer alone."""
         if self.packed and isinstance(cache, SlotCache) and mask is not None and not torch.is_grad_enabled():
             return self._compute(self.packed, x, positions, mask, cache)
         products = x.is_cpu and torch.is_grad_enabled() and self.config._attn_implementation == "sdpa"
         if mask is None and not products:
-            steps = 1 if cache is None else 1 + cache.get_seq_length() // x.shape[1]
+            steps = 1 if cache is None else 1 + cache.get_seq_length(self.place) // x.shape[1]
             if self._additive or steps > 1:  # without a mask they hide nothing
                 mask = visible_steps(x.shape[1], steps, x.device)
         if self._additive and mask is not None:
@@ -207,70 +249,3 @@ def _rotary_options(model: Any) -> dict[str, str]:
     if "layer_type" in inspect.signature(model.rotary_emb.forward).parameters:
         return {"layer_type": "full_attention"}
     return {}
-
-
-def attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Return value of transformers' attention functions: the mixed values, [B, n, heads, d], and no weights.
-
-    On a CPU PyTorch's attention takes no bfloat16 instructions in its backward pass. Over a few hundred tokens,
-    products of whole matrices take half to a quarter of the time.
-
-    Without a mask, entries attend causally to the first n keys, and entry i to key i of every further n: those are of
-    later steps of a training-time test (EAGLE-3), the last of them its own.
-
-    Args:
-        module: the attention layer; nothing of it is read.
-        query: [B, heads, n, d].
-        key: [B, key heads, S, d]; S is a multiple of n without a mask.
-        value: as `key`.
-        attention_mask: [B or 1, 1, n, S] bool, True where an entry sees a key; None: as above.
-        scaling: of the products; None: 1 / sqrt(d).
-        dropout: of the weights, 0 in every layer that a drafter has.
-    """
-    n, size = query.shape[2], query.shape[3]
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
-    query = query * (size**-0.5 if scaling is None else scaling)
-    if attention_mask is not None:
-        scores = (query @ key.transpose(2, 3)).masked_fill(~attention_mask, -torch.inf)
-        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
-    causal = torch.ones(n, n, dtype=torch.bool, device=query.device).tril()
-    scores = (query @ key[:, :, :n].transpose(2, 3)).masked_fill(~causal, -torch.inf)
-    if key.shape[2] == n:
-        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
-    own_keys, own_values = (part[:, :, n:].unflatten(2, (-1, n)) for part in (key, value))  # [B, heads, steps, n, d]
-    own = (query[:, :, None] * own_keys).sum(-1).transpose(2, 3)  # [B, heads, n, steps]
-    weights = torch.cat([scores, own], -1).softmax(-1)
-    mixed = weights[..., :n] @ value[:, :, :n]
-    mixed = mixed + (weights[..., n:].transpose(2, 3)[..., None] * own_values).sum(2)
-    return mixed.transpose(1, 2).contiguous(), None
-
-
-def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
-    """Sight of entries in `attend` without a mask: [1, 1, n, steps n] bool."""
-    own = torch.eye(length, dtype=torch.bool, device=device)
-    return torch.cat([torch.ones_like(own).tril(), *[own] * (steps - 1)], 1)[None, None]
-
-
-@contextmanager
-def along_texts(config: Any) -> Iterator[None]:
-    """Within the block, layers of this config attend by `attend`."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ALONG_TEXTS, attend)
-    before = config._attn_implementation
-    config._attn_implementation = ALONG_TEXTS
-    try:
-        yield
-    finally:
-        config._attn_implementation = before

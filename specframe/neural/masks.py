@@ -61,6 +61,18 @@ class TextWindow:
         return (entry < self.sinks) | (entry >= tensor_on(entry.device, counts)[:, None] - self.recent)
 
 
+def pairs_before(slots: Tensor, counts: Tensor, width: int, shift: int, window: TextWindow | None) -> Tensor:
+    """Mask of the slots 0 .. width - 1 that pairs at `slots` [B, T] see, those up to their own: [B, T, width] bool.
+
+    Pair i of a row of `counts` stands at slot i + shift. Entries that are no pair see what the first or the last one
+    sees. A window ends at each pair's own place, so that a pair's keys do not depend on the commit that it came in.
+    """
+    own = torch.minimum((slots - shift).clamp(min=0), counts[:, None] - 1)[..., None]  # [B, T, 1]
+    pair = torch.arange(-shift, width - shift, device=slots.device)  # the one at each slot
+    seen = (pair >= 0) & (pair <= own)
+    return seen if window is None else seen & ((pair < window.sinks) | (pair > own - window.recent))
+
+
 def layer_windows(config: Mapping[str, Any], layers: int, problems: list[str]) -> tuple[int | None, ...]:
     """The `sliding_window` of each of a config's layers, None for one that sees all; empty where none has one.
 

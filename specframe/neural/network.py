@@ -1,10 +1,10 @@
-"""Interface of a drafter's network, and the network of drafters with one decoder layer."""
+"""Interface of a drafter's network, and the network of drafters over decoder layers of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,10 @@ class LevelModules:
 
 
 class FeatureNetwork(DraftNetwork, nn.Module):
-    """A network of one decoder layer over pairs of a token and the features before it (EAGLE's family, Falcon).
+    """A network of decoder layers over pairs of a token and the features before it (EAGLE's family, Falcon).
 
-    A family computes the layer's inputs from pairs in `inputs`. Where the head's input or the fed-back features differ
-    from the layer's output, `hidden` and `features` compute them from it.
+    A family computes the first layer's inputs from pairs in `inputs`. Where the head's input or the fed-back features
+    differ from the last layer's output, `hidden` and `features` compute them from it.
     """
 
     layer: DecoderLayer
@@ -146,17 +146,19 @@ class FeatureNetwork(DraftNetwork, nn.Module):
     def forward(
         self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or by positions and mask.
+        """The layers' outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or by positions and mask.
 
+        Block-causal is the last layer alone: keys and values of all layers depend on the pairs up to their own.
         With a cache, the entries also see those of earlier calls, as the mask [B or 1, 1, n, S] has it.
         """
         batch, length, _ = pairs.shape
         inputs, _ = self.inputs(pairs, self.start(batch))
         if positions is None:
             positions = torch.arange(length, device=pairs.device).expand(batch, -1)
+        before = None
         if mask is None and self.block > 1:
-            mask = block_causal(length, self.block, pairs.device)
-        outputs: Tensor = self.layer(inputs, positions, mask, cache)
+            mask, before = (block_causal(length, block, pairs.device) for block in (self.block, 1))
+        outputs: Tensor = self.layer(inputs, positions, mask, cache, before)
         return outputs
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
@@ -174,18 +176,9 @@ def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
         return build().to(target.device, target.dtype).eval()
 
 
-class Limited(Protocol):
-    """A drafter whose drafts may see a window alone."""
-
-    name: ClassVar[str]
-    window: TextWindow | None
-
-
-def windowed(session: Any, drafter: Limited) -> Any:
-    """A drafter's new session, limited to its window where it has one. Raises CompositionError if it cannot be."""
-    if drafter.window is not None:
-        if type(session) is not FeatureSession:
-            name = drafter.name
-            raise CompositionError(f"drafter {name}: a window fits networks of one decoder layer alone; leave it out")
-        session.limit(drafter.window)
+def windowed(session: DraftSession, name: str, window: TextWindow) -> DraftSession:
+    """A drafter's new session within a window. Raises CompositionError, in the drafter's name, if it cannot be."""
+    if not isinstance(session, FeatureSession):
+        raise CompositionError(f"drafter {name}: a window fits sessions over pairs alone; leave it out")
+    session.limit(window)
     return session

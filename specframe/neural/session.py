@@ -1,8 +1,9 @@
-"""Decoding state of a drafter with one decoder layer: the committed pairs, and the draft in the making.
+"""Decoding state of a drafter over decoder layers of its own: the committed pairs, and the draft in the making.
 
-With one attention layer, a position's key and value depend on the layer's input at that position alone.
-So blocks need no fixed alignment, and a cycle may commit any number of tokens: the last block is always
-the one that ends at the newest pair.
+With one attention layer, a position's key and value depend on the layer's input at that position alone. Of several
+layers, all but the last are causal, so that keys and values depend on the pairs up to their own. So blocks need no
+fixed alignment, and a cycle may commit any number of tokens: the last block is always the one that ends at the newest
+pair, and a pair that is asked again has the keys and values that it had.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specframe.kernel.types import Frontier, PairSpec, Predicted
-from specframe.neural.blocks import Blocks, Queries, State, repeated
+from specframe.neural.blocks import Blocks, Queries, State, ends, repeated
 from specframe.neural.features import Pending, gather
 from specframe.neural.layer import DecoderLayer
-from specframe.neural.masks import TextWindow
+from specframe.neural.masks import TextWindow, pairs_before
 from specframe.neural.rows import RowSession, WindowEntries
 from specframe.neural.transfer import tensor_on
 
@@ -28,7 +29,7 @@ Carried = tuple[State, Tensor]
 
 
 class PairNetwork(Protocol):
-    """A network of one decoder layer over pairs, as its session calls it; `FeatureNetwork` documents each part."""
+    """A network of decoder layers over pairs, as its session calls it; `FeatureNetwork` documents each part."""
 
     spec: PairSpec
     block: int
@@ -36,7 +37,7 @@ class PairNetwork(Protocol):
 
     @property
     def layer(self) -> DecoderLayer:
-        """The decoder layer."""
+        """The decoder layers."""
 
     @property
     def width(self) -> int:
@@ -62,7 +63,7 @@ class PairNetwork(Protocol):
 
 
 class FeatureSession(RowSession):
-    """The decoding state of a session's rows, for drafters of one decoder layer.
+    """The decoding state of a session's rows, for drafters over decoder layers.
 
     Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
     layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of k = 1
@@ -87,7 +88,7 @@ class FeatureSession(RowSession):
         self, network: PairNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
     ) -> None:
         like = next(network.layer.parameters())
-        super().__init__(like, slots, room, spare)
+        super().__init__(like, slots, room, spare, network.layer.count)
         self.network = network
         self.embed = embed
         embed(torch.zeros(1, dtype=torch.int64, device=like.device))  # a target finds its rule once, by a forward pass
@@ -97,6 +98,11 @@ class FeatureSession(RowSession):
         none = network.start(0), like.new_zeros(0, self.asking - 1, network.width)
         self.carried: Carried | Callable[[], Carried] = none
         """The state and inputs behind each row's pairs, or a function that makes them once they are asked for."""
+
+    @property
+    def deep(self) -> bool:
+        """True if there are several layers."""
+        return self.network.layer.count > 1
 
     @property
     def state(self) -> State:
@@ -180,6 +186,8 @@ class FeatureSession(RowSession):
         if k > 1:
             positions = positions + torch.arange(k, device=tokens.device)
         asked = Queries(inputs.reshape(batch, width * k, -1), positions.flatten(1), repeated(path, k))
+        if k > 1 and self.deep:
+            asked = asked.causal()
         if self.masked:
             masks = self.network.mask(pairs[:, -1]).unflatten(0, (batch, width))  # [B, F, k - 1, D]
             asked = asked.followed_by(Queries.behind(masks, positions[:, :, -1], path))
@@ -203,8 +211,8 @@ class FeatureSession(RowSession):
         """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
 
         Queries are made again for the j - 1 pairs before, since they belong to the last block; writing their keys and
-        values again changes nothing. All queries see all pairs: only the last block's outputs are used. A mask sees the
-        masks before it, too. Positions that come with the pairs take the place of the slots' own.
+        values again changes nothing. In the last layer all queries see all pairs: only the last block's outputs are
+        used. A mask sees the masks before it, too. Positions that come with the pairs take the place of the slots' own.
         """
         first, (pairs, *given), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
@@ -227,21 +235,27 @@ class FeatureSession(RowSession):
         slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
         positions, following = (slots - (self.asking - 1)).clamp(min=0), counts  # nothing sees the pairs before
         if given:
-            positions, following = given[0], _last(given[0], 1, fresh)[:, 0] + 1
-        asked = Queries(inputs, positions, repeated(path, length))
+            positions, following = given[0], ends(given[0], 1, fresh)[:, 0] + 1
+        before = self._before(slots, counts, behind) if self.deep else None
+        asked = Queries(inputs, positions, repeated(path, length), before)
         if self.masked:
-            masks = self.network.mask(_last(pairs, 1, fresh))  # [B, 1, k - 1, D]
+            masks = self.network.mask(ends(pairs, 1, fresh))  # [B, 1, k - 1, D]
             asked = asked.followed_by(Queries.behind(masks, following[:, None] - 1, path))
-            ends = torch.arange(behind, behind + masks.shape[2], device=device)
-            slots = torch.cat([slots, ends.expand(batch, -1)], 1)
+            following_slots = torch.arange(behind, behind + masks.shape[2], device=device)
+            slots = torch.cat([slots, following_slots.expand(batch, -1)], 1)
         outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
 
         carried = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
-        self.carried = carried, pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))
-        block = self.block_of(_last(outputs[:, :length], self.asking, fresh))
+        self.carried = carried, pending.behind(self.tail, ends(inputs, self.asking - 1, fresh))
+        block = self.block_of(ends(outputs[:, :length], self.asking, fresh))
         if self.masked:
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]
         return Blocks.of_root(block, state, following)
+
+    def _before(self, slots: Tensor, counts: Tensor, width: int) -> Tensor:
+        """Mask of the slots that pairs at slots [B, T] see before the last layer, those up to their own."""
+        window = None if self.kept is None else self.kept.window
+        return pairs_before(slots, counts, width, self.asking - 1, window)
 
     def aim(self, width: int) -> None:
         """Makes room for the slots 0 .. width - 1, which the next pass may write."""
@@ -253,7 +267,9 @@ class FeatureSession(RowSession):
         width = queries.mask.shape[2]
         self.reserve(width)
         self.cache.aim(slots, width, first)
-        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, queries.mask[:, None], self.cache)
+        before = None if queries.before is None else queries.before[:, None]
+        mask = queries.mask[:, None]
+        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, mask, self.cache, before)
         return outputs
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -282,13 +298,3 @@ class FeatureSession(RowSession):
         sees = torch.cat([above, own], 2)
         drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]
         return torch.cat([committed, drafted], 2), sees
-
-
-def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
-    """The last `width` positions of each row, [B, T, D] -> [B, width, D]; rows end with their fresh pairs."""
-    length = values.shape[1]
-    if min(fresh) == max(fresh):
-        return values[:, length - width :]
-    short = tensor_on(values.device, fresh) - max(fresh)  # [B], how much earlier a row ends
-    places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
-    return values[torch.arange(len(fresh), device=values.device)[:, None], places]

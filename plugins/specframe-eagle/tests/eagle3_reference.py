@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from specframe.testing import literal_layer
 from specframe_eagle.eagle3 import Eagle3, Published3
 
 
@@ -45,6 +46,18 @@ def fuse(drafter: Eagle3, weights: dict[str, Tensor], taps: Tensor) -> Tensor:
 
 def forward(drafter: Eagle3, weights: dict[str, Tensor], states: list[Tensor], tokens: list[Tensor]) -> Tensor:
     """The next state after the last of the pairs, [H]: no batch, no mask, no cache."""
+    upper = [dict(layer.named_parameters()) for layer in drafter.network.layer.layers[1:]]
+    if not upper:
+        return wide(drafter, weights, states, tokens)
+    outputs = [wide(drafter, weights, states[:end], tokens[:end]) for end in range(1, len(states) + 1)]
+    for layer in upper:
+        shape = drafter.layout.shape
+        outputs = [literal_layer(layer, shape, x, place, outputs[: place + 1]) for place, x in enumerate(outputs)]
+    return outputs[-1]
+
+
+def wide(drafter: Eagle3, weights: dict[str, Tensor], states: list[Tensor], tokens: list[Tensor]) -> Tensor:
+    """The output of the first layer for the last of the pairs, [H]."""
     shape = drafter.layout.shape
     part = {name.removeprefix("midlayer."): tensor for name, tensor in weights.items()}
     rows = []

@@ -20,8 +20,9 @@ NETWORKS = [
     {"fc_norm": True, "norm_output": True},
     {"norm_before_residual": True, "norm_before_fc": True, "layer": "qwen3"},
     {"own_head": False, "taps": [0, 5]},
+    {"layers": 2},
 ]
-"""EAGLE-3, EAGLE-3.1, all that only some engines serve, and one without an LM head."""
+"""EAGLE-3, EAGLE-3.1, all that only some engines serve, one without an LM head, and one of two layers."""
 
 
 @lru_cache(maxsize=8)

@@ -14,21 +14,20 @@ from specframe_eagle.drafter import Eagle
 
 def prediction(drafter: Eagle, features: Tensor, tokens: Tensor) -> Tensor:
     """The prediction after the last of the pairs features [n, D], tokens [n]: [D], or FSPAD's two halves [2D]."""
-    first, *upper = [dict(layer.named_parameters()) for layer in drafter.network.stack]
+    first, *upper = [dict(layer.named_parameters()) for layer in drafter.network.layer.layers]
     config = drafter.target.config
     inputs = [fuse(drafter, token, feature) for token, feature in zip(tokens, features, strict=True)]
-    if upper:  # then every pair has an output of the first layer, which the next one reads
-        for number, layer in enumerate([first, *upper]):
-            inputs = [
-                literal_layer(layer, config, x, place, inputs[: place + 1], norm_input=number > 0)
-                for place, x in enumerate(inputs)
-            ]
-        return inputs[-1]
-    down = first["mlp.down_proj.weight"]
+    *before, last = [first, *upper]
+    for number, layer in enumerate(before):  # every pair has an output of a layer, which the next one reads
+        inputs = [
+            literal_layer(layer, config, x, place, inputs[: place + 1], norm_input=number > 0)
+            for place, x in enumerate(inputs)
+        ]
+    down = last["mlp.down_proj.weight"]
     parts = []
     for half in down.split(len(inputs[0])):  # one half is the whole without partial alignment
-        halved = {**first, "mlp.down_proj.weight": half}
-        parts.append(literal_layer(halved, config, inputs[-1], len(inputs) - 1, inputs, norm_input=False))
+        halved = {**last, "mlp.down_proj.weight": half}
+        parts.append(literal_layer(halved, config, inputs[-1], len(inputs) - 1, inputs, norm_input=len(before) > 0))
     return torch.cat(parts)
 
 

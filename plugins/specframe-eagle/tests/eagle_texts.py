@@ -44,6 +44,7 @@ NETWORKS = [
     ("qwen3", FSPAD),
     ("llama", {"fusion": "gated"}),
     ("qwen2", {"layers": 2}),
+    ("llama", FSPAD | {"layers": 2}),
     ("llama", {"layers": 2, "intermediate_size": 20}),
     ("qwen3", DOVETAIL | {"layers": 3}),
 ]

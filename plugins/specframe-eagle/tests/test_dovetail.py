@@ -125,7 +125,6 @@ def test_a_part_that_weights_lack_is_named(tmp_path: Path) -> None:
     [
         ({"layers": 0}, "layers must be at least 1"),
         ({"fusion": "gated", "feature_sampling": True}, "choose one"),
-        ({"layers": 2, "partial_alignment": True}, "one layer"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, object], message: str) -> None:

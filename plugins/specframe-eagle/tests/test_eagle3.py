@@ -169,7 +169,7 @@ def test_a_layer_that_the_target_lacks_is_refused() -> None:
 def test_the_rollout_refuses_what_it_cannot_unroll() -> None:
     with pytest.raises(InputError, match="steps must be at least 1"):
         TrainingTimeTest(steps=0)
-    with pytest.raises(CompositionError, match="needs a drafter of one decoder layer"):
+    with pytest.raises(CompositionError, match="needs a drafter of decoder layers and of one level"):
         TrainingTimeTest()(NoDrafter(), random_teacher(texts.target(), 1, 4), 0.0)
 
 

@@ -19,7 +19,7 @@ from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-FIRST, THREE_ONE, OTHERS, SHARED = texts3.NETWORKS
+FIRST, THREE_ONE, OTHERS, SHARED, DEEP = texts3.NETWORKS
 GOES = [
     *((FIRST, form) for form in ("vllm", "sglang", "speculators", "eagle")),
     *((THREE_ONE, form) for form in ("vllm", "sglang", "speculators")),
@@ -182,3 +182,9 @@ def test_a_draft_vocabulary_of_the_recipe_is_named_where_it_stays_behind() -> No
     drafter.bind(texts.target(dtype=torch.float32))
     shake(drafter.module)
     assert "draft vocabulary of 4 tokens stays behind" in dict(drafter.export("vllm").checklist)["LM head"]
+
+
+@pytest.mark.parametrize("form", ["vllm", "sglang", "speculators", "eagle"])
+def test_several_layers_of_eagle3_are_refused(form: str) -> None:
+    with pytest.raises(WeightsError, match="it has 2 decoder layers, and one is read there"):
+        texts3.bound(torch.float32, **DEEP).export(form)

@@ -82,7 +82,7 @@ SPOILT = [
     (
         {"num_hidden_layers": 2},
         texts.put("layers.1.mlp.up_proj.weight", torch.ones(INNER, H)),
-        "num_hidden_layers: the checkpoint has 2, needed is 1",
+        "layers.1.input_layernorm.weight: missing",
     ),
     ({"target_hidden_size": 16}, None, "target_hidden_size: the checkpoint has 16, needed is 8"),
     ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, None, "no EAGLE-3 drafter that is known here"),

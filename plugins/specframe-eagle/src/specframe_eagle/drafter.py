@@ -116,7 +116,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
     @property
     def branches(self) -> list[nn.Linear]:
         """The last maps of attention and MLP, whose outputs are added to the output of the fusion."""
-        layers: list[Any] = self.network.stack
+        layers: list[Any] = self.network.layer.layers
         found = [
             getattr(part, name, None)
             for layer in layers

@@ -57,6 +57,7 @@ class Eagle3(NeuralDrafter[Wide]):
         head: how states become logits, and over which tokens; none: the target's own head.
         own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one has its own.
         layer: the decoder layer of a new drafter; none: qwen3 for a Qwen3 target, llama for others.
+        layers: a new drafter's number of decoder layers; a loaded one has its own.
         taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
         fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); a loaded one has its own, here and below.
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
@@ -81,6 +82,7 @@ class Eagle3(NeuralDrafter[Wide]):
         head: Head | None = None,
         own_head: bool = True,
         layer: Kind | None = None,
+        layers: int = 1,
         taps: list[int] | None = None,
         fc_norm: bool = False,
         norm_output: bool = False,
@@ -98,7 +100,10 @@ class Eagle3(NeuralDrafter[Wide]):
                 f"{self.name}: a head with weights of its own is trained by itself, and not copied; "
                 "give own_head: false"
             )
+        if layers < 1:
+            raise InputError(f"{self.name}: layers must be at least 1, not {layers}")
         super().__init__(weights=weights, head=head, quantize=quantize)
+        self.count = layers
         self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.own_head = own_head
         self.layer = layer
@@ -122,7 +127,7 @@ class Eagle3(NeuralDrafter[Wide]):
         taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
         head, support = self._copied(target) if self.own_head else (None, None)
         rows = None if head is None else len(head)
-        shape = with_width(layer_config(config, kind), self.inner)
+        shape = with_width(layer_config(config, kind, self.count), self.inner)
         self._layout = Layout3(shape, taps, self.switches, support=support, rows=rows)
         return Wide(self._layout.shape, taps, self.switches, head, support)
 
@@ -153,6 +158,8 @@ class Eagle3(NeuralDrafter[Wide]):
         wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
         if missing := [name for name in wanted if not getattr(layout.switches, name)]:
             raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
+        if self.count not in (1, stored := layout.shape.num_hidden_layers):
+            raise WeightsError(f"the drafter in {weights} has {stored} layers, not {self.count}: leave layers out")
         if self.inner not in (None, stored := layout.shape.intermediate_size):
             raise WeightsError(
                 f"the MLP of the drafter in {weights} is {stored} wide, not {self.inner}: leave intermediate_size out"
@@ -236,8 +243,12 @@ class Eagle3(NeuralDrafter[Wide]):
 class Published3(nn.Module):
     """A network under the published names, with those optional parts that the layout's file has.
 
-    A new drafter's layer is called `midlayer`, as the authors call it; vLLM and SGLang know both names.
+    A new drafter's layer is called `midlayer`, as the authors call it; vLLM and SGLang know both names. Several are
+    `layers.0` and so on.
     """
+
+    numbered: ClassVar[bool] = False
+    """True if a new drafter's only layer is `layers.0`, too."""
 
     def __init__(self, network: Wide, layout: Layout3, target: NeuralTarget) -> None:
         super().__init__()
@@ -247,14 +258,15 @@ class Published3(nn.Module):
             self.fc: nn.Module = fusion.fc
             self.fc_norm = fusion.norms
         else:
-            parts = list(fusion.children())
-            self.fc = parts[-1]
-            if len(parts) > 1:
-                self.input_norm = parts[0]
-        if any(name.startswith("layers.") for name in names):
-            self.layers: nn.Module = nn.ModuleList([network.layer.layer])
-        else:
-            self.midlayer = network.layer.layer
+            *before, self.fc = fusion.children()
+            if before:
+                self.input_norm = before[0]
+        parts = {str(place): layer for place, layer in enumerate(network.layer.layers)}
+        if any(name.startswith("midlayer.") for name in names) or not (
+            self.numbered or len(parts) > 1 or any(name.startswith("layers.") for name in names)
+        ):
+            self.midlayer = parts.pop("0")
+        self.layers = nn.ModuleDict(parts)
         self.norm = network.norm
         vocab = layout.shape.vocab_size
         if network.lm_head is not None:

@@ -80,6 +80,8 @@ def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
     """Returns the reasons why a form cannot represent a drafter of a target of `layers` layers."""
     on = [switch.name for switch in fields(Switches) if getattr(layout.switches, switch.name)]
     reasons = ambiguous_taps(layout.taps, layers)
+    if (count := layout.shape.num_hidden_layers) > 1:
+        reasons.append(f"it has {count} decoder layers, and one is read there")
     if form in ("sglang", "eagle"):
         if layout.kind != "llama":
             reasons.append(f"its layer is {layout.kind}'s, whose query and key norms are not read there")

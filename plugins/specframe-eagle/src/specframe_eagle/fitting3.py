@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from specframe import InputError
 from specframe.neural import TapFusion
 from specframe.plugin import Teacher
+from specframe_eagle.wide import QUIET
 
 if TYPE_CHECKING:
     from specframe.plugin import NeuralTarget
@@ -32,8 +33,6 @@ FOCUS = 22.0
 """The score that an entry has with itself, before the division by the root of a head's size."""
 CAUTION = 0.45
 """Length of a prediction, relative to a feature: a regression's are shorter, and the norm would make them as long."""
-QUIET = 0.1
-"""Factor on the random weights that take no part in the regression."""
 
 
 @torch.no_grad()
@@ -74,6 +73,7 @@ def fit(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -> flo
     _look_at_itself(attention, mean)
     mlp: Any = network.layer.layer.mlp
     mlp.down_proj.weight.mul_(QUIET)
+    network.layer.quieten()
     left = count * size - 2 * (solution * products).sum() + (solution * (squares @ solution)).sum()
     return float(1 - left / (count * size))
 

@@ -48,16 +48,17 @@ class FeatureSampler(nn.Module):
 
 
 class SplitLayer(DecoderLayer):
-    """A decoder layer for partial alignment (Gui et al. 2024, FSPAD): its output is two vectors of the hidden size.
+    """Decoder layers for partial alignment (Gui et al. 2024, FSPAD): the output is two vectors of the hidden size.
 
-    The MLP's last map is twice as wide, and each half is added to the output of attention: [h; h] + mlp(norm(h)). The
-    first half, the logit feature, goes to the LM head; the second, the regression feature, imitates the target's
+    The last layer's last map is twice as wide, and each half is added to the output of attention:
+    [h; h] + mlp(norm(h)). The first half, the logit feature, goes to the LM head; the second, the regression feature,
+    imitates the target's
     feature and is read by deeper levels. So neither has to serve both ends.
     """
 
-    def __init__(self, config: PretrainedConfig) -> None:
-        super().__init__(config)
-        mlp = getattr(self.layer, "mlp", None)
+    def __init__(self, config: PretrainedConfig, layers: int = 1) -> None:
+        super().__init__(config, layers)
+        mlp = getattr(self.layers[-1], "mlp", None)
         down = getattr(mlp, "down_proj", None)
         if not isinstance(mlp, nn.Module) or not isinstance(down, nn.Linear):
             raise CompositionError(
@@ -67,9 +68,16 @@ class SplitLayer(DecoderLayer):
         mlp.down_proj = nn.Linear(down.in_features, 2 * down.out_features, bias=down.bias is not None)
         mlp.register_forward_hook(_in_halves)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
-        """The logit features and, behind them, the regression features: [B, T, H] -> [B, T, 2H]."""
-        return torch.cat(tuple(super().forward(x, positions, mask, cache)), -1)
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: Cache | None = None,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """The logit features and, after them, the regression features: [B, T, H] -> [B, T, 2H]."""
+        return torch.cat(tuple(super().forward(x, positions, mask, cache, before)), -1)
 
 
 def _in_halves(mlp: nn.Module, inputs: object, output: Tensor) -> Tensor:

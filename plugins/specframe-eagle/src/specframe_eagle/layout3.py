@@ -44,8 +44,8 @@ class Layout3:
     algorithm: ClassVar[str] = "eagle3"
     """Name of the method in the package speculators."""
     architectures: ClassVar[Mapping[str, Kind | None]] = ARCHITECTURES
-    deep: ClassVar[bool] = False
-    """True if the drafter may have several decoder layers."""
+    windowed: ClassVar[bool] = False
+    """True if each of several layers may have a window of its own; otherwise one layer alone has one."""
 
     shape: PretrainedConfig
     """The config of the decoder layer."""
@@ -88,7 +88,7 @@ class Layout3:
             **(sliding if any(windows) else {}),
             "architectures": ["Eagle3Qwen3ForCausalLM" if self.kind == "qwen3" else "LlamaForCausalLMEagle3"],
             "model_type": self.kind,
-            "num_hidden_layers": 1,
+            "num_hidden_layers": self.shape.num_hidden_layers,
             "tie_word_embeddings": False,
             "torch_dtype": str(self.dtype).removeprefix("torch."),
             "draft_vocab_size": self.rows,
@@ -113,11 +113,10 @@ class Layout3:
             raise WeightsError(
                 f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
             )
-        if not cls.deep and _layers(own) == 1:
+        if not cls.windowed and _layers(own) == 1:
             shape.num_hidden_layers = 1  # some configs have the target's
         wanted = {"hidden_size": target.hidden_size}
         wanted |= {} if checkpoint.akin(shape.vocab_size, target.vocab_size) else {"vocab_size": target.vocab_size}
-        wanted |= {} if cls.deep else {"num_hidden_layers": 1}
         problems = [
             f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {value!r}"
             for name, value in wanted.items()
@@ -125,7 +124,10 @@ class Layout3:
         ]
         if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
             problems.append(f"target_hidden_size: the checkpoint has {other!r}, needed is {target.hidden_size!r}")
-        windows = layer_windows(_inner(stored), shape.num_hidden_layers if cls.deep else 1, problems)
+        layers = shape.num_hidden_layers
+        windows = layer_windows(_inner(stored), layers, problems)
+        if any(windows) and layers > 1 and not cls.windowed:
+            problems.append("layer_types: windows of several layers are not supported")
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         taps = _taps(stored, target.num_hidden_layers, folder)
@@ -137,8 +139,8 @@ class Layout3:
             dtype=_dtype(folder),
             support=_support(folder, own, rows, stored, (shape.vocab_size, target.vocab_size)),
             rows=rows,
-            window=None if cls.deep or not windows else windows[0],
-            windows=windows if cls.deep else (),
+            window=None if cls.windowed or not windows else windows[0],
+            windows=windows if cls.windowed else (),
             names=frozenset(own),
         )
 

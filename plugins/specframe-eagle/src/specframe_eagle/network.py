@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from specframe import InputError
-from specframe.neural import DraftSession, Embed, FeatureNetwork, FeatureSession, LevelModules, State
-from specframe_eagle.deep import DeepSession, Stack
+from specframe.neural import DecoderLayer, FeatureNetwork, LevelModules, State
 from specframe_eagle.dovetail import GatedFusion
 from specframe_eagle.fspad import FeatureSampler, SplitLayer
 
@@ -37,8 +36,6 @@ class EagleVariant:
             raise InputError(f"eagle: layers must be at least 1, not {self.layers}")
         if self.gated and self.feature_sampling:
             raise InputError("eagle: fusion: gated and feature_sampling are two maps of one pair; choose one")
-        if self.layers > 1 and self.partial_alignment:
-            raise InputError("eagle: partial_alignment splits the output of one layer; leave it out, or layers at 1")
 
 
 class EagleNetwork(FeatureNetwork):
@@ -63,21 +60,14 @@ class EagleNetwork(FeatureNetwork):
             self.fc = FeatureSampler(config, variant.bias)
         else:
             self.fc = nn.Linear(2 * hidden, hidden, bias=variant.bias)
-        self.layer = SplitLayer(config) if variant.partial_alignment else Stack(config, variant.layers)
+        self.layer = (SplitLayer if variant.partial_alignment else DecoderLayer)(config, variant.layers)
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
     @property
     def native(self) -> LevelModules | None:
         """The modules by which native code may compute a draft as a whole: EAGLE's; None with parts of other papers."""
-        deep = isinstance(self.layer, Stack) and len(self.layer.upper) > 0
-        return None if deep or isinstance(self.layer, SplitLayer) else LevelModules(self.layer, fusion=self.fc)
-
-    @property
-    def stack(self) -> list[nn.Module]:
-        """The decoder layers, the first one first."""
-        layers: list[Any] = [self.layer, *(self.layer.upper if isinstance(self.layer, Stack) else ())]
-        return [part.layer for part in layers]
+        return None if isinstance(self.layer, SplitLayer) else LevelModules(self.layer, fusion=self.fc)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
@@ -91,10 +81,3 @@ class EagleNetwork(FeatureNetwork):
     def features(self, outputs: Tensor) -> Tensor:
         """The predicted features, [.., P] -> [.., H]."""
         return outputs[..., -self.layer.config.hidden_size :]
-
-    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
-        layers = len(self.stack)
-        if layers == 1:
-            return FeatureSession(self, embed, slots, room=room)
-        return DeepSession(self, embed, slots, room=room, layers=layers)

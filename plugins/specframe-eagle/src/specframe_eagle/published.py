@@ -21,7 +21,7 @@ EMBEDDING = "embed_tokens.weight"
 IDS = "eagle_aux_hidden_state_layer_ids"
 SAMPLER = "fc.fc.weight"
 GATE = "fc.gate.weight"
-DOWN = "layers.0.mlp.down_proj.weight"
+DOWN = "layers.{}.mlp.down_proj.weight"
 PROBES = 64
 """Number of rows of a stored embedding that are compared with the target's."""
 ALIKE = 0.05
@@ -79,7 +79,7 @@ class EagleLayout:
         names = checkpoint.shapes(weights)  # of matrices in few bits, too
         sampling, gated = SAMPLER in names, GATE in names
         fc = SAMPLER if sampling else GATE if gated else "fc.weight"
-        rows = names[DOWN][0] if DOWN in names else 0
+        rows = names.get(DOWN.format(layers - 1), [0])[0]
         try:
             with safe_open(path, framework="pt") as file:
                 dtype = file.get_tensor(fc).dtype if fc in set(file.keys()) else torch.bfloat16
@@ -108,7 +108,7 @@ class Published(nn.Module):
     def __init__(self, network: EagleNetwork, embedding: Tensor | None = None) -> None:
         super().__init__()
         self.fc = network.fc
-        self.layers = nn.ModuleList(network.stack)
+        self.layers = nn.ModuleList(network.layer.layers)
         if embedding is not None:
             self.embed_tokens = nn.Embedding.from_pretrained(embedding)
 

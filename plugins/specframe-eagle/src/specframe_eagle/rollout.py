@@ -85,7 +85,7 @@ class TrainingTimeTest:
 
 
 def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
-    """The drafter itself, if it is of one layer and one level a forward. Raises CompositionError otherwise."""
+    """The drafter itself, if it has one level a forward. Raises CompositionError otherwise."""
     if (
         not isinstance(drafter, NeuralDrafter)
         or not isinstance(drafter.network, FeatureNetwork)
@@ -94,7 +94,7 @@ def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
         or not drafter.spec.feeds
     ):
         raise CompositionError(
-            "the rollout 'training-time-test' needs a drafter of one decoder layer and one level a forward "
+            "the rollout 'training-time-test' needs a drafter of decoder layers and of one level a forward "
             f"pass (eagle3, eagle), and {type(drafter).__name__} is none; "
             "use 'glancing', 'groups' or 'all-levels' for it"
         )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from specframe.neural import Embed
 
 Kind = Literal["llama", "qwen3"]
+QUIET = 0.1
+"""Factor on the random weights that take no part in a regression (`fitting3`)."""
 KINDS: tuple[Kind, ...] = ("llama", "qwen3")
 """The decoder layers that published drafters have."""
 
@@ -52,12 +54,21 @@ def published_taps(layers: int) -> tuple[int, ...]:
 class WideLayer(DecoderLayer):
     """A decoder layer that attends from token and state side by side, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
 
-    Token and state are normed apart, and queries, keys and values read both; the residual is the state alone.
+    Token and state are normed apart, and queries, keys and values read both; the residual is the state alone. The
+    config says how many layers there are: those after the first are ordinary ones.
     """
 
     def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
         super().__init__(config)
         self.layer = _Wide(self.layer, self.config, norm_before_residual)
+        self.extend(config, config.num_hidden_layers)
+
+    def quieten(self) -> None:
+        """Scales down the output of the layers after the first, so that a fitted first layer's states pass through."""
+        for layer in self.layers[1:]:
+            parts: Any = layer
+            parts.self_attn.o_proj.weight.mul_(QUIET)
+            parts.mlp.down_proj.weight.mul_(QUIET)
 
 
 class _Wide(nn.Module):
@@ -116,7 +127,7 @@ class Wide(FeatureNetwork):
         size = config.hidden_size
         self.spec = PairSpec(taps=tuple(f"layer.{layer}" for layer in taps), imitates=None)
         self.switches = switches
-        self.layer = WideLayer(config, switches.norm_before_residual)
+        self.layer: WideLayer = WideLayer(config, switches.norm_before_residual)
         wide: Any = self.layer.layer
         self.norm: nn.Module = copy.deepcopy(wide.input_layernorm)
         self.fusion = _fusion(len(taps), size, config.rms_norm_eps, switches)

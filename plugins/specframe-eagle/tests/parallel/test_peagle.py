@@ -198,8 +198,8 @@ def test_its_certificate_needs_neither_weights_nor_the_target_s_layers() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"levels": 0}, "levels and layers must be at least 1"),
-        ({"layers": 0}, "levels and layers must be at least 1"),
+        ({"levels": 0}, "must be at least 1"),
+        ({"layers": 0}, "must be at least 1"),
         ({"taps": [1, 1]}, "peagle: taps must be different layers"),
         ({"mask_token": 11}, "mask_token is 11, and the target has tokens 0 to 10"),
     ],

@@ -60,9 +60,9 @@ class SpreadLayer(DecoderLayer):
         self.up = nn.Linear(config.hidden_size, width)
         self.down = nn.Linear(width, levels * config.hidden_size)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
+    def one(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """The layer's outputs, [B, T, levels H]; arguments as those of `DecoderLayer`."""
-        attended = super().forward(x, positions, mask, cache)
+        attended = super().one(x, positions, mask, cache)
         assert self.kept.read is not None  # the layer was run
         read, self.kept.read = self.kept.read, None
         parts: Tensor = self.down(nn.functional.silu(self.up(read)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specframe import CompositionError, InputError, WeightsError
 from specframe.neural import Export, Quantization, checkpoint, layer_config, seeded
@@ -21,10 +21,9 @@ from specframe_eagle.published import EMBEDDING
 from specframe_eagle.wide import Kind, published_taps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-    from specframe.plugin import Head, NeuralTarget, Teacher
+    from specframe.plugin import Head, NeuralTarget
 
 APART = 0.9
 """Largest relative distance of a further trained embedding from the target's; another model's lies at 1.4."""
@@ -78,13 +77,14 @@ class PEagle(Eagle3):
         norm_before_fc: bool = False,
         quantize: Quantization | None = None,
     ) -> None:
-        if levels < 1 or layers < 1:
-            raise InputError(f"peagle: levels and layers must be at least 1, not {levels} and {layers}")
+        if levels < 1:
+            raise InputError(f"peagle: levels must be at least 1, not {levels}")
         super().__init__(
             weights=weights,
             head=head,
             own_head=own_head,
             layer=layer,
+            layers=layers,
             taps=taps,
             fc_norm=fc_norm,
             norm_before_residual=norm_before_residual,
@@ -92,7 +92,6 @@ class PEagle(Eagle3):
             quantize=quantize,
         )
         self.asked = levels
-        self.count = layers
         self.mask_token = mask_token
         self.own_embedding = own_embedding
         self.promise = Promise(depth=levels)
@@ -147,13 +146,6 @@ class PEagle(Eagle3):
                 network.embedding = None
         return network
 
-    def fit(self, teachers: Iterable[Teacher]) -> float:
-        """Starts a new drafter from EAGLE-3's linear regression; returns the share that it explains."""
-        explained = super().fit(teachers)
-        with torch.no_grad():
-            self.drafting.layer.quieten()
-        return explained
-
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the form that vLLM reads.
 
@@ -202,18 +194,12 @@ class PEagle(Eagle3):
 
 
 class PublishedParallel(Published3):
-    """A network under the published names; a new drafter's layers are `layers.0` and so on."""
+    """A network under the published names, with the mask rows' vector."""
+
+    numbered = True
 
     def __init__(self, network: Parallel, layout: ParallelLayout, target: NeuralTarget) -> None:
         super().__init__(network, layout, target)
-        upper: dict[str, Any] = {str(place): layer.layer for place, layer in enumerate(network.layer.upper, 1)}
-        if any(name.startswith("midlayer.") for name in layout.names):
-            self.midlayer = network.layer.layer
-        else:
-            upper = {"0": network.layer.layer, **upper}
-            if hasattr(self, "midlayer"):
-                del self.midlayer
-        self.layers = nn.ModuleDict(upper)
         vector, shape = network.mask_hidden.detach(), layout.mask_shape
         self.register_buffer(MASK, vector.view(shape) if shape and prod(shape) == vector.numel() else vector)
         if network.embedding is not None:

@@ -33,7 +33,7 @@ class ParallelLayout(Layout3):
         "PEagleDraftModel": None,  # speculators; it is in the layers' config
         "PEagleSpeculator": None,
     }
-    deep: ClassVar[bool] = True
+    windowed: ClassVar[bool] = True
 
     mask: int = 0
     """The token whose embedding marks positions to be predicted."""
@@ -46,7 +46,6 @@ class ParallelLayout(Layout3):
         return {
             **super().config,
             "architectures": ["PeagleQwen3ForCausalLM" if self.kind == "qwen3" else "PeagleLlamaForCausalLM"],
-            "num_hidden_layers": self.shape.num_hidden_layers,
             "mask_token_id": self.mask,
             "pard_token": self.mask,
         }

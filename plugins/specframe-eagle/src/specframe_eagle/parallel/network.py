@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specframe import CompositionError
-from specframe.neural import Blocks, DraftSession, Embed, FeatureSession, Pending, SlotCache, tensor_on
+from specframe.neural import Blocks, DraftSession, Embed, FeatureSession, Pending, tensor_on
 from specframe.plugin import Predicted
-from specframe_eagle.deep import upper_layers
-from specframe_eagle.fitting3 import QUIET
 from specframe_eagle.wide import Wide, WideLayer
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ CHUNK = 64
 
 
 class Tower(WideLayer):
-    """EAGLE-3's layer with ordinary ones above it, [B, T, 2H] -> [B, T, H]; each may see a window alone.
+    """EAGLE-3's layer with ordinary ones after it, [B, T, 2H] -> [B, T, H]; each may see a window alone.
 
     `windows` are how many positions each layer sees, its own included, None for all; none: every layer sees all.
     """
@@ -36,45 +34,18 @@ class Tower(WideLayer):
         self, config: PretrainedConfig, norm_before_residual: bool, windows: tuple[int | None, ...] = ()
     ) -> None:
         super().__init__(config, norm_before_residual)
-        self.upper = upper_layers(config, config.num_hidden_layers)
         self._windows = windows or (None,) * config.num_hidden_layers
 
-    def pack(self) -> None:
-        """Lets native code compute the layer as a whole where it stands alone; in a stack, its matrices."""
-        if not len(self.upper):
-            super().pack()
-
-    @property
-    def count(self) -> int:
-        """Number of layers."""
-        return 1 + len(self.upper)
-
-    def quieten(self) -> None:
-        """Scales down the output of the layers above the first, so that a fitted first layer's states pass through."""
-        for layer in self.upper:
-            parts: Any = layer.layer
-            parts.self_attn.o_proj.weight.mul_(QUIET)
-            parts.mlp.down_proj.weight.mul_(QUIET)
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        cache: Cache | None = None,
-        places: Tensor | None = None,
-    ) -> Tensor:
-        """The last layer's output; all layers see the same places, or those within their windows.
+    def along(self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache, places: Tensor) -> Tensor:
+        """The last layer's output; a layer sees what `mask` says, or what of it lies within its window.
 
         For these, keys stand at `places` [B or 1, S], and queries at `positions` [B, T].
         """
-        masks: dict[int | None, Tensor | None] = dict.fromkeys(self._windows, mask)
-        if mask is not None and places is not None:
-            behind = positions[..., None] - places[:, None]  # [B, T, S]
-            masks |= {width: mask & (behind < width)[:, None] for width in masks if width is not None}
-        x = super().forward(x, positions, masks[self._windows[0]], cache)
-        for layer, width in zip(self.upper, self._windows[1:], strict=True):
-            x = layer(x, positions, masks[width], cache)
+        masks: dict[int | None, Tensor] = dict.fromkeys(self._windows, mask)
+        distance = positions[..., None] - places[:, None]  # [B, T, S]
+        masks |= {width: mask & (distance < width)[:, None] for width in masks if width is not None}
+        for (layer, _), width in zip(self.masked(mask, None), self._windows, strict=True):
+            x = layer.one(x, positions, masks[width], cache)
         return x
 
 
@@ -181,7 +152,7 @@ class Parallel(Wide):
         index = torch.arange(length, device=pairs.device)
         cache = TextCache()
         sees = (index <= index[:, None])[None, None]
-        return self.layer(pairs, index.expand(batch, -1), sees, cache, index[None]), cache
+        return self.layer.along(pairs, index.expand(batch, -1), sees, cache, index[None]), cache
 
     def below(self, cache: TextCache, entries: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
         """The outputs of mask rows below entries of the text, [B, M, H].
@@ -202,7 +173,7 @@ class Parallel(Wide):
         inputs = self.mask_pair().expand(*entries.shape, -1)
         index = torch.arange(cache.seen, device=entries.device).expand(len(entries), -1)
         places = torch.cat([index, entries + depth], 1)
-        return self.layer(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache, places)
+        return self.layer.along(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache, places)
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
@@ -219,10 +190,6 @@ class ParallelSession(FeatureSession):
     """
 
     network: Parallel
-
-    def __init__(self, network: Parallel, embed: Embed, slots: int, *, room: int = 0, spare: int = 256) -> None:
-        super().__init__(network, embed, slots, room=room, spare=spare)
-        self.cache = SlotCache(network.layer.count, 0, slots)
 
     def take(self, pending: Pending) -> Blocks:
         """Caches pending pairs, and asks for all levels below every row's root."""
@@ -244,7 +211,7 @@ class ParallelSession(FeatureSession):
         self.reserve(width)
         even = min(starts) == max(starts)
         self.cache.aim(starts[0] if even else torch.cat([places, ends], 1), width, pending.first)
-        outputs = self.network.layer(
+        outputs = self.network.layer.along(
             torch.cat([pairs, masks], 1),
             torch.cat([places, ahead], 1),
             torch.cat([text, below], 1)[:, None],

@@ -84,7 +84,7 @@ typedef struct Network {
 } Network;
 
 /* The rows of a drafter's session. */
-typedef struct Rows {
+typedef struct SessionRows {
   int64_t rows, cache_rows, slots; /* B; the cache is [2 * layers, cache_rows, kv_heads, slots, head_size] */
   float* cache;
   const float *cosine, *sine;      /* [.., rotary / 2], of every position */
@@ -95,7 +95,7 @@ typedef struct Rows {
   int64_t shift;                   /* a row's pairs begin at this slot */
   const int64_t* roots;            /* [B], the last committed tokens */
   int64_t sinks, recent;           /* a row's first and its newest pairs, which are seen */
-} Rows;
+} SessionRows;
 
 /* Newly committed pairs, of the rows from `first` on. */
 typedef struct Pairs {
@@ -126,13 +126,13 @@ typedef struct Trees {
 } Trees;
 
 /* An LM head with its copy in 8 bits, and how far products with the copy may be off. */
-typedef struct Screen {
+typedef struct BoundedHead {
   Weight exact, copy;       /* without a bias */
   const float *lost, *kept; /* [tiles * 16]: |w - c| and |c|, with what the sums of floats may be off by */
-} Screen;
+} BoundedHead;
 
 /* Input and output of a pass that returns only the most likely token after every node. */
-typedef struct Choice {
+typedef struct GreedyChoice {
   const void* table;      /* [V, D], the embeddings */
   int64_t known;          /* V */
   const int64_t* tokens;  /* [M] */
@@ -141,11 +141,11 @@ typedef struct Choice {
   const uint8_t* valid;   /* [M] */
   int64_t positions;      /* of the table of angles and of the text: a node after the last stands there */
   int64_t halves;         /* whether embeddings and `last` are bfloat16, else float32 */
-  const Screen* screen;
+  const BoundedHead* screen;
   void* last;             /* [M, D], the states after the final norm */
   int64_t* best;          /* [M] */
   int64_t* followed;      /* [B, 2 N + 2], of each row the number of accepted nodes or -1, these, and the tokens after them */
-} Choice;
+} GreedyChoice;
 
 /* Queries that vote for pieces of texts with their shares of attention. A row's are of its last `asked` steps, and its first
  * `ends` pieces get votes; the first of them is always among the best. */
@@ -182,7 +182,7 @@ int specframe_decode(const DecoderSizes* shape, const Layer* layers, const Batch
 
 /* The pass of `specframe_decode` over whole trees, from tokens to their most likely successors. */
 int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
-                     void* const* taps, const Choice* choice);
+                     void* const* taps, const GreedyChoice* choice);
 
 /* out [rows, steps, H] from x [rows, steps, I]; `states` [rows, layers, 2, H], hidden state and cell, move on. With `halves`
  * every operation's result is rounded to bfloat16. */
@@ -190,7 +190,7 @@ int specframe_recur(const Cell* cells, int64_t layers, int64_t rows, int64_t ste
                     int64_t halves, float* out);
 
 /* Appends new pairs, or none (null), and grows trees below the roots. */
-int specframe_draft(const Network* network, const Rows* rows, const Pairs* pairs, const Search* search, Trees* out);
+int specframe_draft(const Network* network, const SessionRows* rows, const Pairs* pairs, const Search* search, Trees* out);
 
 int specframe_vote(const Ballot* ballot);
 
@@ -199,7 +199,7 @@ int specframe_vote(const Ballot* ballot);
 void specframe_copy(const Weight* exact, uint8_t* copy, double* norms);
 
 /* `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number. */
-int specframe_likeliest(const Screen* screen, const float* x, int64_t rows, int64_t* best);
+int specframe_likeliest(const BoundedHead* screen, const float* x, int64_t rows, int64_t* best);
 
 /* Copies slots of planes and heads, given the bytes from one to the next, all reads of a head before its writes. Without
  * memory nothing has been changed. */

@@ -71,10 +71,10 @@ class Network(Structure):
     _fields_ = _fields("Network", Weight, DecoderSizes)
 
 
-class Rows(Structure):
+class SessionRows(Structure):
     """The rows of a drafter's session."""
 
-    _fields_ = _fields("Rows")
+    _fields_ = _fields("SessionRows")
 
 
 class Pairs(Structure):
@@ -95,16 +95,16 @@ class Trees(Structure):
     _fields_ = _fields("Trees")
 
 
-class Screen(Structure):
+class BoundedHead(Structure):
     """An LM head with its copy in 8 bits."""
 
-    _fields_ = _fields("Screen", Weight)
+    _fields_ = _fields("BoundedHead", Weight)
 
 
-class Choice(Structure):
+class GreedyChoice(Structure):
     """Input and output of a pass that returns only the most likely tokens."""
 
-    _fields_ = _fields("Choice")
+    _fields_ = _fields("GreedyChoice")
 
 
 class Ballot(Structure):
@@ -114,7 +114,21 @@ class Ballot(Structure):
 
 
 STRUCTS: tuple[type[Structure], ...] = (
-    *(Weight, Layer, DecoderSizes, Batch, Cell, Network, Rows, Pairs, Search, Trees, Screen, Choice, Ballot),
+    *(
+        Weight,
+        Layer,
+        DecoderSizes,
+        Batch,
+        Cell,
+        Network,
+        SessionRows,
+        Pairs,
+        Search,
+        Trees,
+        BoundedHead,
+        GreedyChoice,
+        Ballot,
+    ),
 )
 
 

@@ -17,7 +17,7 @@
 namespace {
 
 // Shows a row's committed pairs, from slot 0 of a mask on.
-void show_pairs(const Rows& m, uint8_t* sees, int64_t row) {
+void show_pairs(const SessionRows& m, uint8_t* sees, int64_t row) {
   const int64_t first = std::min(m.sinks, m.held[row]), last = std::min(m.recent, m.held[row] - first);
   std::memset(sees, 1, first);
   std::memset(sees + m.held[row] - last, 1, last);
@@ -26,13 +26,13 @@ void show_pairs(const Rows& m, uint8_t* sees, int64_t row) {
 // The forward passes of a drafter over the rows of its session.
 struct Passes {
   const Network& n;
-  const Rows& m;
+  const SessionRows& m;
   const int64_t width;
   std::vector<float> pairs, taps, states, embeddings, normed, logits, carried;
   std::vector<uint8_t> visible;
   std::vector<int64_t> places, positions;
 
-  Passes(const Network& network, const Rows& rows) : n(network), m(rows), width(network.shape.width) {}
+  Passes(const Network& network, const SessionRows& rows) : n(network), m(rows), width(network.shape.width) {}
 
   float number(const void* from, int64_t at) const {
     return n.halves ? widen(static_cast<const uint16_t*>(from)[at]) : static_cast<const float*>(from)[at];
@@ -175,9 +175,9 @@ struct Passes {
 }  // namespace
 
 // Takes new pairs in, where there are any, and grows trees below the roots. Returns 0, or 1 where there is no memory.
-extern "C" int specframe_draft(const Network* network, const Rows* rows, const Pairs* pairs, const Search* search, Trees* out) try {
+extern "C" int specframe_draft(const Network* network, const SessionRows* rows, const Pairs* pairs, const Search* search, Trees* out) try {
   const Network& n = *network;
-  const Rows& m = *rows;
+  const SessionRows& m = *rows;
   const Search& s = *search;
   Passes passes(n, m);
   if (pairs) passes.take(*pairs);

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
-from specframe.native.abi import Network, Rows, Search, Weight
+from specframe.native.abi import Network, Search, SessionRows, Weight
 from specframe.native.build import load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
@@ -104,7 +104,7 @@ class NativeDraft:
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
         self._check(roots, held, outputs, blocks, pairs, states, tail)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
-        rows = Rows(
+        rows = SessionRows(
             rows=batch,
             cache_rows=blocks.shape[1],
             slots=blocks.shape[3],

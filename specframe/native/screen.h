@@ -88,7 +88,7 @@ extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms
 
 // `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number.
 // Returns 0, or 1 where there is no memory.
-extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t rows, int64_t* best) try {
+extern "C" int specframe_likeliest(const BoundedHead* screen, const float* x, int64_t rows, int64_t* best) try {
   const Weight &exact = screen->exact, &copy = screen->copy;
   const int64_t inputs = exact.inputs, tiles = tile_count(exact), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
   const float *lost = screen->lost, *kept = screen->kept;
@@ -181,7 +181,7 @@ extern "C" int specframe_likeliest(const Screen* screen, const float* x, int64_t
 }
 
 // The path of the likeliest tokens through a row's tree: the first child that holds the token behind its parent, and so on.
-inline void follow(const Choice& c, int64_t nodes, int64_t row) {
+inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
   const int64_t first = row * nodes;
   int64_t *count = c.followed + row * (2 * nodes + 2), *path = count + 1, *tokens = path + nodes, node = 0;
   *count = 0;
@@ -199,8 +199,8 @@ inline void follow(const Choice& c, int64_t nodes, int64_t row) {
 // The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
 // memory, or 2 where a token or a depth is out of bounds.
 extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
-                                void* const* taps, const Choice* choice) try {
-  const Choice& c = *choice;
+                                void* const* taps, const GreedyChoice* choice) try {
+  const GreedyChoice& c = *choice;
   const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;
   std::vector<int64_t> positions(rows);
   for (int64_t i = 0; i < rows; ++i) {

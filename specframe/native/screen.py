@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.types import HostVerdict, TokenTree
-from specframe.native.abi import Batch, Choice
-from specframe.native.abi import Screen as ArgmaxRecord
+from specframe.native.abi import Batch, BoundedHead, GreedyChoice
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_numbers, check_room, check_sight
 from specframe.native.build import are_loaded, load_native
@@ -41,7 +40,7 @@ class Screen:
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
-        self.record = ArgmaxRecord(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        self.record = BoundedHead(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
         """The screen as native code takes it; valid while this lives."""
 
     def bounds(self, states: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ class GreedyPass:
             tap_bits=8 * table.dtype.itemsize,
             bits=8 * blocks.dtype.itemsize,
         )
-        choice = Choice(
+        choice = GreedyChoice(
             table=table.data_ptr(),
             known=table.shape[0],
             tokens=tokens,

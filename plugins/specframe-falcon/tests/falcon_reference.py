@@ -21,11 +21,8 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
     count, k = len(seen), drafter.block
     asking = [(i, seen[i] if i >= 0 else torch.zeros_like(seen[0])) for i in range(count - k, count)]
     config = drafter.target.config
-    *before, last = [dict(layer.named_parameters()) for layer in drafter.module.layer.layers]
-    for layer in before:  # these see no later pairs
-        asking = [(i, literal_layer(layer, config, x, i, seen[: max(i, 0) + 1])) for i, x in asking]
-        seen = [literal_layer(layer, config, x, i, seen[: i + 1]) for i, x in enumerate(seen)]
-    return torch.stack([literal_layer(last, config, x, i, seen) for i, x in asking])
+    layer = dict(drafter.module.layer.layer.named_parameters())
+    return torch.stack([literal_layer(layer, config, x, i, seen) for i, x in asking])
 
 
 def path(drafter: Falcon, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:

@@ -48,19 +48,18 @@ class FalconNetwork(FeatureNetwork):
 
     A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first as in EAGLE. The
     LSTM carries its state over the whole sequence and halves the width; a decoder layer of the target's
-    own kind, input norm included, attends under the relaxed causal mask. Of several layers only the last one does:
-    those before are causal, so that the keys and values of a pair depend on the pairs up to its own. No norm follows:
-    the output is compared with features that have already passed the target's final norm.
+    own kind, input norm included, attends under the relaxed causal mask. No norm follows: the output is
+    compared with features that have already passed the target's final norm.
     """
 
     spec = PairSpec(side_by_side=False)
 
-    def __init__(self, config: PretrainedConfig, block: int, dropout: float, layers: int = 1) -> None:
+    def __init__(self, config: PretrainedConfig, block: int, dropout: float) -> None:
         super().__init__()
         self.block = block
         hidden = config.hidden_size
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
-        self.layer = DecoderLayer(config, layers)
+        self.layer = DecoderLayer(config)
         self.cells: Cells | None = None
         """The LSTM's layers in few bits, where the network was rounded."""
 
@@ -85,8 +84,7 @@ class FalconNetwork(FeatureNetwork):
         carried = self._along(pairs)  # [B, L, H]
         if positions is None:
             positions = torch.arange(length, device=pairs.device).expand(batch, -1)
-        mask, before = (block_causal(length, block, pairs.device) for block in (self.block, 1))
-        predicted: Tensor = self.layer(carried, positions, mask, None, before)
+        predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
         return predicted
 
     def start(self, batch: int) -> State:

@@ -55,7 +55,7 @@ class WideLayer(DecoderLayer):
     """A decoder layer that attends from token and state side by side, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
 
     Token and state are normed apart, and queries, keys and values read both; the residual is the state alone. The
-    config says how many layers there are: those after the first are ordinary ones.
+    config has the number of layers: those after the first are ordinary ones.
     """
 
     def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:

@@ -84,6 +84,7 @@ smollm2_answers = EmbeddedTexts("smollm2-135m-answers", "1,652 answers of SmolLM
 smollm2_more_answers = EmbeddedTexts(
     "smollm2-135m-more-answers", "2,786 more answers of SmolLM2, for later stages of training"
 )
+smollm2_many_answers = EmbeddedTexts("smollm2-135m-many-answers", "10,688 answers of SmolLM2 to published questions")
 qwen_eagle3 = drafter("qwen2.5-coder-0.5b", "eagle3", "EAGLE-3's drafter for Qwen2.5-Coder-0.5B-Instruct, in 4 bits")
 qwen_tokens = drafter(
     "qwen2.5-coder-0.5b", "draft-vocabulary", "the 16,384 tokens that Qwen2.5-Coder writes most often"

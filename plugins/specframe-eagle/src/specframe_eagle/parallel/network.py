@@ -37,7 +37,7 @@ class Tower(WideLayer):
         self._windows = windows or (None,) * config.num_hidden_layers
 
     def along(self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache, places: Tensor) -> Tensor:
-        """The last layer's output; a layer sees what `mask` says, or what of it lies within its window.
+        """The last layer's output; a layer sees what `mask` allows, within its window.
 
         For these, keys stand at `places` [B or 1, S], and queries at `positions` [B, T].
         """

@@ -38,7 +38,7 @@ def pipeline():
 class Stubborn:
     """Accepts the first node below the root, whatever the target's token."""
 
-    lossless = True
+    lossless = False
     needs = Match.needs
     needs_exact = False
 

@@ -81,6 +81,9 @@ class LongNetwork(DraftNetwork, nn.Module):
         source: what makes the keys and values of the target's last layer of training texts.
     """
 
+    count = 1
+    """Decoder layers: the block is one."""
+
     def __init__(self, config: PretrainedConfig, window: int, source: LastLayer) -> None:
         super().__init__()
         self.spec = PairSpec(taps=(), imitates=None, feeds=False, side_by_side=False, given=(source.tap,))

@@ -3,6 +3,7 @@
 import pytest
 
 from specframe.certify.certify import certify_plan
+from specframe.certify.compositions import shortcuts
 from specframe.certify.compositions.guided import CYCLES, decode, forced, guide
 from specframe.certify.compositions.shortcuts import check_shortcuts
 from specframe.certify.compositions.small import SmallComposition
@@ -11,6 +12,7 @@ from specframe.components.targets.tiny import tiny_model
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
+from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.laws import Sampling
 from tests.certify.recipes import COPIES, DRAWN, planned
 
@@ -140,6 +142,18 @@ def test_nothing_is_shown_of_a_drafter_whose_drafts_are_never_accepted(tmp_path)
 @pytest.mark.parametrize("verifier", [Match, Recursive, Block])
 def test_the_shipped_rules_keep_to_themselves(verifier, tmp_path):
     assert check_shortcuts(verifier(), trees(tmp_path), 3) == []
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_session_that_accepts_a_child_unseen_is_named(level, tmp_path, monkeypatch):
+    def unseen(tree, argmax, gaps=None):
+        seen = argmax.clone()
+        if tree.levels > level:
+            seen[:, level] = tree.tokens[:, level + 1]
+        return follow_argmax(tree, seen, gaps)
+
+    monkeypatch.setattr(shortcuts, "follow_argmax", unseen)
+    assert any("`follow_argmax`" in line for line in check_shortcuts(Match(), trees(tmp_path), 3))
 
 
 def trees(folder):

@@ -1,4 +1,4 @@
-"""Checks of a verifier at temperature 0, and of a drafter's native search, which an enumeration does not see.
+"""Checks at temperature 0, of a session and its verifier, and of a native search, which an enumeration does not see.
 
 At temperature 0 an enumeration sees one text, and a session does not ask the rule where all rows are greedy. Here every
 node of a tree that the composition drafts is made the end of the accepted path once.
@@ -9,7 +9,7 @@ once more, on a model in float32, where every draft of the native search must be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -28,8 +28,9 @@ from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Observer, TreePolicy, Verifier
-from specframe.kernel.types import Context, Expand, TokenTree
+from specframe.kernel.types import Context, Expand, TokenTree, Verdict
 from specframe.neural import NeuralDrafter
+from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 
@@ -47,26 +48,39 @@ FIELDS = {
 }
 """The fields of a tree that are compared, in words."""
 
+Judge = Callable[[TokenTree, Tensor], Verdict]
+"""A tree and the target's argmax after its nodes, [B, N], make a verdict."""
+
 
 def check_shortcuts(verifier: Verifier, trees: Iterable[TokenTree], vocab: int) -> list[str]:
-    """The wrong tokens of a lossless verifier at temperature 0, in words; empty where there are none.
+    """The wrong tokens at temperature 0 of a session and of its lossless verifier, in words; empty: there are none.
 
     Each tree has one row. A session follows the argmax itself where all rows are greedy, and asks the rule where greedy
-    rows stand among sampled ones: it must emit the target's tokens, whichever these are. Rules that follow a session
-    have no verdict apart from it and are left out.
+    rows stand among sampled ones: both must emit the target's tokens, whichever these are. Rules that follow a session
+    have no verdict apart from it, and are left out.
     """
-    if isinstance(verifier, Observer):
-        return []
-    wrong = (_leads_astray(verifier, tree, vocab) for tree in trees)
-    return list(dict.fromkeys(f"the verifier's `verify` at temperature 0: {each}" for each in wrong if each))
+    judges: dict[str, Judge] = {"the session's `follow_argmax`": follow_argmax}
+    if not isinstance(verifier, Observer):
+        judges["the verifier's `verify`"] = lambda tree, argmax: _on_sure_laws(verifier, tree, argmax, vocab)
+    found: dict[str, None] = {}
+    for tree in trees:
+        for name, judge in judges.items():
+            if wrong := _leads_astray(judge, tree, vocab):
+                found[f"{name} at temperature 0: {wrong}"] = None
+    return list(found)
 
 
-def _leads_astray(verifier: Verifier, tree: TokenTree, vocab: int) -> str | None:
-    """A tree and tokens by which a rule emits another token than the target's: in words, or None."""
+def _on_sure_laws(verifier: Verifier, tree: TokenTree, argmax: Tensor, vocab: int) -> Verdict:
+    """A rule's verdict for laws that are one-hot at argmax [B, N]."""
+    laws = AllLaws(one_hot(argmax, vocab).double())
+    return verifier.verify(tree, laws, SeededRandom(0, len(argmax)).verify)
+
+
+def _leads_astray(judge: Judge, tree: TokenTree, vocab: int) -> str | None:
+    """A tree and tokens by which a judge emits another token than the target's: in words, or None."""
     argmax = _leading(tree, vocab)  # [R, N]
     rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
-    laws = AllLaws(one_hot(argmax, vocab).double())
-    verdict = verifier.verify(rows, laws, SeededRandom(0, len(argmax)).verify)
+    verdict = judge(rows, argmax)
     nodes = verdict.slots  # [R, A + 1], -1 padded
     there = nodes >= 0
     due = argmax.gather(1, nodes.clamp(min=0)).where(there, -1)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.kernel.capabilities import Promise
+from specframe.kernel.capabilities import Promise, Untrained
+from specframe.kernel.composition import FeatureVerifier, Relaxed, attach
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
@@ -18,9 +19,12 @@ from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing.cycles import compare_cycle, objections
 from specframe.testing.tables import GivenDrafter
+from specframe.testing.tiny import tiny_target
 from specframe.testing.trees import pad
 
 EXACT = 1e-9
+VOCAB, WIDTH = 11, 8
+"""Vocabulary and width of the small target that a verifier is bound to."""
 
 
 def check_verifier(make: Callable[[], Verifier]) -> None:
@@ -31,14 +35,14 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
     the target's law: enumerated over chains and trees of every draw it accepts, with laws that have zeros, one-hots,
     ties and p = q.
     """
-    verifier = make()
+    verifier = ready(make)
     assert isinstance(verifier.lossless, bool), "`lossless` must be True or False"
     assert verifier.needs.draws <= frozenset(Draw), "`needs.draws` must be draws"
     check_root_only(verifier)
     for draw in sorted(verifier.needs.draws):
         for tree in (tree for tree in trees_of(draw) if (tree.promise.draws or frozenset()) <= verifier.needs.draws):
             for p, q in law_pairs():
-                check_rows(make(), draft(tree, q, rows=5), p)
+                check_rows(ready(make), draft(tree, q, rows=5), p)
                 if verifier.lossless:
                     with objections():
                         comparison = compare_cycle(tree, make(), p, q)
@@ -47,7 +51,23 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
                         f"{list(comparison.worst)} has probability {comparison.got:.6f} instead of "
                         f"{comparison.wanted:.6f}"
                     )
-                check_support(make(), draft(tree, q, rows=5), p)
+                check_support(ready(make), draft(tree, q, rows=5), p)
+
+
+def ready(make: Callable[[], Verifier]) -> Verifier:
+    """A verifier as a session has it: one that reads features is bound to a small target, in its lossless form."""
+    verifier = make()
+    if not isinstance(verifier, FeatureVerifier):
+        return verifier
+    made = verifier.untrained(VOCAB) if isinstance(verifier, Untrained) else verifier
+    attach(made, tiny_target(vocab=VOCAB, size=WIDTH))
+    return made.strict() if isinstance(made, Relaxed) else made
+
+
+def _laws(verifier: Verifier, p: Tensor) -> AllLaws:
+    """The laws p [B, N, V], with the features that the verifier reads: zeros."""
+    taps = verifier.taps if isinstance(verifier, FeatureVerifier) else ()
+    return AllLaws(p, {tap: p.new_zeros(*p.shape[:2], WIDTH) for tap in taps})
 
 
 def check_root_only(verifier: Verifier) -> None:
@@ -55,7 +75,7 @@ def check_root_only(verifier: Verifier) -> None:
     root = torch.zeros(4, dtype=torch.int64)
     sure = torch.zeros(4, 1, 3)
     sure[:, 0, 2] = 1.0
-    verdict = verifier.verify(TokenTree.root_only(root), AllLaws(sure), SeededRandom(0, 4).verify)
+    verdict = verifier.verify(TokenTree.root_only(root), _laws(verifier, sure), SeededRandom(0, 4).verify)
     assert verdict.path.shape == (4, 0), f"a root-only tree's verdict has a path of shape {tuple(verdict.path.shape)}"
     assert verdict.bonus.tolist() == [2] * 4, "the bonus after a root alone must follow the target's distribution"
     assert verdict.length.tolist() == [0] * 4, "nothing can be accepted from a root alone"
@@ -65,13 +85,13 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
     """Checks that verdicts are well-formed and independent of neighbours and padding, for laws p [V, V]."""
     laws = p[tree.tokens]
     for seed in range(6):
-        together = verifier.verify(tree, AllLaws(laws), _stream(seed, len(laws)))
+        together = verifier.verify(tree, _laws(verifier, laws), _stream(seed, len(laws)))
         check_verdict(tree, laws, together)
         padded = pad(tree, 2)
-        wider = verifier.verify(padded, AllLaws(p[padded.tokens]), _stream(seed, len(laws)))
+        wider = verifier.verify(padded, _laws(verifier, p[padded.tokens]), _stream(seed, len(laws)))
         for row in range(len(laws)):
             alone = verifier.verify(
-                tree.take(torch.tensor([row])), AllLaws(laws[row, None]), _stream(seed, len(laws), row)
+                tree.take(torch.tensor([row])), _laws(verifier, laws[row, None]), _stream(seed, len(laws), row)
             )
             assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
             assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
@@ -84,7 +104,9 @@ def check_support(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
     laws, columns = p[tree.tokens], torch.arange(tree.q.shape[-1]).flip(0)
     narrow = replace(tree, q=tree.q[..., columns], support=columns)
     for seed in range(6):
-        whole, other = (verifier.verify(each, AllLaws(laws), _stream(seed, len(laws))) for each in (tree, narrow))
+        whole, other = (
+            verifier.verify(each, _laws(verifier, laws), _stream(seed, len(laws))) for each in (tree, narrow)
+        )
         assert all(_same(whole, row, other, row) for row in range(len(laws))), (
             "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
         )

@@ -8,7 +8,7 @@ from specframe.recipes.registry import KINDS
 from tests.repo.repository import PAGES, PLUGINS, ROOT, name, sources
 
 ONE_USER = 36
-"""How many names of `specframe.plugin` serve one file alone and stand on no page: only ever lowered."""
+"""The most names of `specframe.plugin` that serve one file alone and stand on no page: only ever lowered."""
 IMPORTED = re.compile(r"from specframe\.plugin import (\([^)]*\)|.*)")
 
 

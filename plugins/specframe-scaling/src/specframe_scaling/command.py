@@ -112,7 +112,7 @@ def scaling(
 
 def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Results:
     """The results of a trained sweep; each new measurement is kept in a file of its own."""
-    from specframe_scaling.measuring import Bench, kept
+    from specframe_scaling.measuring import Bench, kept, kept_passes
     from specframe_scaling.points import Point, Results, Speed
 
     bench = Bench(sweep.recipe, sweep.changes, prompts)
@@ -131,4 +131,4 @@ def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Result
         for batch in batches:
             file = sweep.out / "speeds" / f"L{size[0]}-W{size[1]}-B{batch}.json"
             speeds.append(kept(file, Speed, partial(bench.speed, folder, size, batch)))
-    return Results(points, speeds, bench.passes(longest) if speeds else None)
+    return Results(points, speeds, kept_passes(sweep.out / "passes.json", bench, longest) if speeds else None)

@@ -135,3 +135,15 @@ def kept(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind:
     made = make()
     write_json(path, asdict(made))
     return made
+
+
+def kept_passes(path: Path, bench: Bench, folders: Mapping[tuple[int, int], Path]) -> Passes | None:
+    """The passes in a file if it has those of every size, or new ones, which are then written there."""
+    if path.exists():
+        known = Passes(**json.loads(path.read_text(encoding="utf-8")))
+        if known.draft.keys() == set(map(name_of, folders)):
+            return known
+    passes = bench.passes(folders)
+    if passes is not None:
+        write_json(path, asdict(passes))
+    return passes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specframe.cli.arguments import PATH, asked_recipe, json_option, local_code_allowed, recipe_command, replanned
-from specframe.files.text import counted, printable
+from specframe.files.text import counted, open_console, printable
 
 if TYPE_CHECKING:
     from specframe.recipes.build import Plan
@@ -34,15 +34,34 @@ DIAGNOSED = 4
     metavar="FILE",
     help="write how often each token occurs in the answers of train.data, for the head trimmed; nothing is trained",
 )
+@click.option(
+    "--show",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="print N samples of train.data as the drafter gets them, given and learnt tokens apart; nothing is trained",
+)
 @json_option("print the outcome as one JSON object on the last line")
-def train(plan: Plan, warm_start: bool, profile_steps: int | None, count_tokens: Path | None, as_json: bool) -> int:
+def train(
+    plan: Plan,
+    warm_start: bool,
+    profile_steps: int | None,
+    count_tokens: Path | None,
+    show: int | None,
+    as_json: bool,
+) -> int:
     """Train the recipe's drafter; the same command resumes an interrupted run."""
     from specframe.training.progress import watch
     from specframe.training.recipe import last_training_of, stages_of, trained_option, training_of
     from specframe.training.timing import profile_steps as profiled
-    from specframe.training.token_counts import write_counts
+    from specframe.training.token_counts import data_of, write_counts
     from specframe.training.train import prepared
 
+    if show is not None:
+        from specframe.cli.render.samples import print_samples
+
+        settings, tokenizer = data_of(plan)
+        print_samples(open_console(), settings.data, tokenizer, show)
+        return 0
     if count_tokens is not None:
         counts = write_counts(plan, count_tokens)
         print(printable(f"{counts.total():,} tokens, {len(counts):,} different ones, in {count_tokens}"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from glob import glob, has_magic
 from os.path import expanduser
 from pathlib import Path
@@ -14,7 +14,14 @@ from specframe.files.prompts import image_file
 from specframe.kernel.errors import InputError, needs_extra
 from specframe.recipes.zoo import ZOO, data_file
 
-SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...], "image": "FILE"}'
+SHAPE = (
+    'it must be {"messages": [{"role": "user", "content": "..."}, ...], "image": "FILE"}, {"text": "..."}, or in the '
+    "form of ShareGPT (`conversations`), Alpaca (`instruction`, `input`, `output`) or TRL (`prompt`, `completion`)"
+)
+ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant"}
+"""ShareGPT's names of roles, and the templates' names."""
+Message = Mapping[str, Any]
+"""A message as chat templates read it: `role`, `content`, and whatever else it has (`reasoning_content`, ...)."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +31,27 @@ class Document:
     origin: str
     """Origin, `file:line`, for error messages."""
     text: str | None = None
-    messages: tuple[dict[str, str], ...] = ()
+    messages: tuple[Message, ...] = ()
     image: Path | None = None
+    given: int = 0
+    """Characters at the start of a plain text that are a prompt."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The record's other fields, for the chat template: `tools`, `documents`, `enable_thinking`, ..."""
+
+    @property
+    def question(self) -> str:
+        """What the document begins with: a chat's first question, a plain text's prompt, or the whole text."""
+        if self.text is not None:
+            return self.text[: self.given or None]
+        asked = next((message for message in self.messages if message["role"] == "user"), self.messages[0])
+        return f"{self.image or ''}\0{asked['content']}"
 
 
 def read(sources: Iterable[str]) -> Iterator[Document]:
     """The documents of all sources, in order.
 
     A source is a JSONL file, a glob of them (in sorted order), texts of a plugin, `zoo://name`, or a Hub data set,
-    `name` or `name:split` (default split: train). Further fields of a record are ignored, blank lines are skipped.
+    `name` or `name:split` (default split: train). Blank lines are skipped.
     Raises InputError that names the file and line of the first record that cannot be used.
     """
     for source in sources:
@@ -77,23 +96,48 @@ def as_document(record: Any, origin: str, folder: Path | None = None) -> Documen
     """
     if not isinstance(record, dict):
         raise InputError(f"{origin}: {SHAPE}")
-    if "messages" in record:
-        messages = record["messages"]
-        if not isinstance(messages, list) or not messages:
-            raise InputError(f"{origin}: `messages` must be a list with at least one message")
+    if "messages" in record or "conversations" in record:
+        name = "messages" if "messages" in record else "conversations"
+        messages = _messages(record[name], name, origin)
         image = image_file(record["image"], origin, folder) if record.get("image") is not None else None
-        return Document(origin, messages=tuple(_message(message, origin) for message in messages), image=image)
-    text = record.get("text")
-    if not isinstance(text, str):
-        found = ", ".join(sorted(map(str, record))[:6]) or "nothing"
-        raise InputError(f"{origin}: {SHAPE}; it has {found}")
-    return Document(origin, text=text)
+        more = {key: value for key, value in record.items() if key not in (name, "image")}
+        return Document(origin, messages=messages, image=image, fields=more)
+    if isinstance(record.get("text"), str):
+        return Document(origin, text=record["text"])
+    if all(isinstance(record.get(name), str) for name in ("instruction", "output")):
+        question = "\n\n".join(part for part in (record["instruction"], record.get("input")) if part)
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": record["output"]}]
+        return Document(origin, messages=_messages(turns, "turns", origin))
+    prompt, completion = record.get("prompt"), record.get("completion")
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return Document(origin, text=prompt + completion, given=len(prompt))
+    if isinstance(prompt, list) and isinstance(completion, list):
+        more = {key: value for key, value in record.items() if key not in ("prompt", "completion")}
+        return Document(origin, messages=_messages(prompt + completion, "prompt", origin), fields=more)
+    found = ", ".join(sorted(map(str, record))[:6]) or "nothing"
+    raise InputError(f"{origin}: {SHAPE}; it has {found}")
 
 
-def _message(message: Any, origin: str) -> dict[str, str]:
-    if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+def _messages(given: Any, name: str, origin: str) -> tuple[Message, ...]:
+    if not isinstance(given, list) or not given:
+        raise InputError(f"{origin}: `{name}` must be a list with at least one message")
+    return tuple(_message(message, origin) for message in given)
+
+
+def _message(given: Any, origin: str) -> Message:
+    """The message with its content as one text, and every other field as it is."""
+    message = dict(given) if isinstance(given, dict) else {}
+    if "value" in message and "from" in message:  # ShareGPT's
+        role = message.pop("from")
+        message = {"role": ROLES.get(role, role), "content": message.pop("value"), **message}
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    if content is None and message.get("tool_calls"):
+        content = ""
+    if not isinstance(message.get("role"), str) or not isinstance(content, str):
         raise InputError(f"{origin}: a message needs `role` and `content`, both texts")
-    return {"role": message["role"], "content": message["content"]}
+    return {**message, "content": content}
 
 
 def _hub(source: str) -> Iterator[Document]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from inspect import signature
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -15,23 +17,35 @@ Encoded = tuple[list[int], list[bool]]
 """Token ids, and for each whether it is part of an answer."""
 
 
-def encode(document: Document, tokenizer: Any) -> Encoded:
-    """The document's tokens; in a plain text all but the first are answers, in a chat the assistant's turns.
+def encode(document: Document, tokenizer: Any) -> list[Encoded]:
+    """The samples of a document: in a plain text all but its prompt are answers, in a chat the assistant's turns.
 
-    Plain texts get the tokenizer's special tokens and end with its end-of-text token; chats are rendered with its chat
-    template, and an answer includes the tokens that end the turn.
+    Plain texts get the tokenizer's special tokens and end with its end-of-text token. Chats are rendered with its chat
+    template, and an answer includes the tokens that end the turn. A chat is one sample, unless its template writes
+    earlier turns otherwise once later ones follow, as those do that leave earlier thoughts out: then there are several,
+    each rendered up to the turn that it is for, and every answer is in one of them. Raises InputError for messages that
+    the template refuses, or of which it writes nothing.
     """
     if document.text is not None:
-        ids = list(tokenizer(document.text)["input_ids"])
-        if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
-            ids.append(tokenizer.eos_token_id)
-        return ids, [True] * len(ids)
+        return [_plain(document.text, document.given, tokenizer)]
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             f"{document.origin}: the target's tokenizer has no chat template, so it cannot read messages; "
             'give {"text": ...} records instead'
         )
-    return _tokens(*_rendered(document, tokenizer), tokenizer)
+    return [_tokens(text, spans, tokenizer) for text, spans in _rendered(document, tokenizer)]
+
+
+def _plain(text: str, given: int, tokenizer: Any) -> Encoded:
+    """A text's tokens, up to the end of the text; those of its first `given` characters are no answers."""
+    ids = list(tokenizer(text)["input_ids"])
+    end = tokenizer.eos_token_id
+    ids += [end] if end is not None and ids[-1:] != [end] else []
+    if not given:
+        return ids, [True] * len(ids)
+    prompt = list(tokenizer(text[:given])["input_ids"])
+    same = _shared(prompt, ids)
+    return ids, [place >= same for place in range(len(ids))]
 
 
 def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[str, Tensor]]:
@@ -53,47 +67,66 @@ def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[
                 if ids[: len(after)] != after:
                     raise InputError(f"the chat template changes message {index + 1} once later ones follow")
                 # A template may write a turn without the prompt for it.
-                start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+                start = _shared(before, after)
                 answer[start : len(after)] = [True] * (len(after) - start)
     except InputError as error:
         raise InputError(f"{document.origin}: {error}") from error
     return (ids, answer), inputs
 
 
-def _rendered(document: Document, tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
-    """The chat as one text, and the spans of the assistant's turns in it."""
+def _shared(first: Sequence[object], second: Sequence[object]) -> int:
+    """The number of items with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+Span = tuple[int, int]
+"""Start and end in a text, in characters."""
+
+
+def _rendered(document: Document, tokenizer: Any) -> list[tuple[str, list[Span]]]:
+    """The chat as one text or several, each with the spans of the assistant's turns that are learnt from it."""
     messages = [dict(message) for message in document.messages]
+    more = _fields(document, tokenizer)
 
     def render(count: int, prompt: bool) -> str:
+        if not count:
+            return ""
         try:
-            return str(tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=prompt))
+            made = tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=prompt, **more)
         except Exception as error:  # a template may raise anything, for example for roles in an odd order
             raise InputError(f"{document.origin}: the chat template refuses the messages: {error}") from error
+        return str(made)
 
-    whole = render(len(messages), False)
-    spans: list[tuple[int, int]] = []
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
+    samples: list[tuple[str, list[Span]]] = [(render(len(messages), False), [])]
+    for number in range(len(messages), 0, -1):  # from the last: an earlier turn joins a text that begins with its own
+        if messages[number - 1]["role"] != "assistant":
             continue
-        before = render(index, True) if index else ""
-        after = whole if index + 1 == len(messages) else render(index + 1, False)
-        if whole.startswith(after) and after.startswith(before):
-            spans.append((len(before), len(after)))
-            continue
-        # the template renders earlier turns differently once later ones follow: find the words themselves
-        start = whole.find(message["content"].strip(), spans[-1][1] if spans else 0)
-        if start < 0:
-            raise InputError(f"{document.origin}: the chat template hides the text of message {index + 1}")
-        spans.append((start, start + len(message["content"].strip())))
-    return whole, spans
+        before, after = render(number - 1, True), render(number, False)
+        start = _shared(before, after)  # a template may write a turn without the prompt for it
+        if not after[start:].strip():
+            raise InputError(f"{document.origin}: the chat template writes nothing of message {number}")
+        spans = next((spans for text, spans in samples if text.startswith(after)), None)
+        if spans is None:
+            samples.append((after, [(start, len(after))]))
+        else:
+            spans.append((start, len(after)))
+    learnt = [(text, spans) for text, spans in samples if spans]
+    return learnt or samples[:1]
 
 
-def _tokens(text: str, spans: list[tuple[int, int]], tokenizer: Any) -> Encoded:
-    """The text's tokens; those that begin inside a span are answers."""
+def _fields(document: Document, tokenizer: Any) -> dict[str, Any]:
+    """The record's fields that a template may name, `chat_template_kwargs` opened; none of rendering's own options."""
+    own = signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
+    given = {**document.fields, **(document.fields.get("chat_template_kwargs") or {})}
+    return {name: value for name, value in given.items() if name not in own | {"chat_template_kwargs"}}
+
+
+def _tokens(text: str, spans: list[Span], tokenizer: Any) -> Encoded:
+    """The text's tokens; those with a character inside a span are answers."""
     if getattr(tokenizer, "is_fast", False):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [start for start, _ in encoded["offset_mapping"]]
-        return list(encoded["input_ids"]), [any(a <= s < b for a, b in spans) for s in starts]
+        places = encoded["offset_mapping"]
+        return list(encoded["input_ids"]), [any(a < max(e, s + 1) and s < b for a, b in spans) for s, e in places]
     ids: list[int] = []
     answer: list[bool] = []
     edges = sorted({0, len(text), *(edge for span in spans for edge in span)})

@@ -40,8 +40,10 @@ class TrainSettings:
     """The `train` section.
 
     Args:
-        data: JSONL files or globs of them, "text" or "messages" in each line; `zoo://NAME`, texts of a plugin; or Hub
-            data sets, name[:split].
+        data: JSONL files or globs of them, "text" or "messages" in each line, or as ShareGPT, Alpaca and TRL write
+            them; `zoo://NAME`, texts of a plugin; or Hub data sets, name[:split].
+        skip: leave out texts that the chat template refuses, and say how many; false: the first of them is an error,
+            as it is in any case where most are refused.
         mixture: further texts, {data: [..], from: 0, to: 1}: their share of a step's texts goes linearly from the first
             step's to the last one's.
         rollout: how the drafter is unrolled.
@@ -84,6 +86,7 @@ class TrainSettings:
 
     data: list[str]
     rollout: Rollout
+    skip: bool = True
     out: Path = Path("trained")
     epochs: int = 20
     steps: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ from specframe.training import documents
 from specframe.training.encoding import Encoded, encode, encode_seen
 from specframe.training.schedule import mix
 from specframe.training.settings import TrainSettings
+
+log = logging.getLogger(__name__)
 
 Piece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
 """Tokens [n] int32, which of the positions count, [n] bool, and what the target reads with them."""
@@ -106,40 +109,64 @@ def load(
 ) -> tuple[Texts, Texts]:
     """The texts to train on and those to validate on, of the settings' data and mixture.
 
-    Whole documents are held back, chosen by the seed, before they are cut into texts of at most
-    `settings.length` tokens. `reader` is the processor of a target that sees. Raises InputError when nothing is left to
-    train on, and for images that the target does not read.
+    Whole documents are held back, chosen by the seed, before they are cut into texts of at most `settings.length`
+    tokens; those that begin with one question are held back together, so that no validation text has been trained on.
+    `reader` is the processor of a target that sees. Raises InputError when nothing is left to train on, and for images
+    that the target does not read.
     """
     mixed = settings.mixed
     sources = [("train.data", settings.data)] + ([("train.mixture", mixed.data)] if mixed else [])
     most = MOST_HELD // len(sources)
     parts = []
     for name, data in sources:
-        read = _documents(name, data, tokenizer, vocab_size, reader)
+        read = _documents(name, data, settings.skip, tokenizer, vocab_size, reader)
         generator = torch.Generator().manual_seed(mix(settings.seed, HOLDOUT))
         order: list[int] = torch.randperm(len(read), generator=generator).tolist()
         held = min(round(settings.validation * len(read)), most)
         if settings.validation:
             held = min(max(held, 1), len(read) - 1)
         shuffled = [read[index] for index in order]
-        train = make(settings, shuffled[held:])
+        train = make(settings, [piece for group in shuffled[held:] for piece in group])
         if not len(train):
             raise InputError(f"{name}: nothing in {', '.join(data)} is to be predicted: no answers")
-        parts.append((train, shuffled[:held]))
+        parts.append((train, [piece for group in shuffled[:held] for piece in group]))
     pairs = zip_longest(*(held for _, held in parts))  # a validation unrolls the first texts only
     held_back = make(settings, [piece for each in pairs for piece in each if piece is not None])
     return (joined(parts[0][0], parts[1][0]) if mixed else parts[0][0]), held_back
 
 
 def _documents(
-    name: str, data: Sequence[str], tokenizer: Any, vocab_size: int, reader: ImageReader | None
-) -> list[Piece]:
-    """The documents of a section's data, as tokens. Raises InputError where there are none, or of another tokenizer."""
-    read = [_read(document, tokenizer, reader) for document in documents.read(data)]
-    read = [piece for piece in read if len(piece[0]) > 1]
+    name: str, data: Sequence[str], skip: bool, tokenizer: Any, vocab_size: int, reader: ImageReader | None
+) -> list[list[Piece]]:
+    """The documents of a section's data, as tokens; those that begin with one question are one group.
+
+    Raises InputError where there are none, where most cannot be read, or one and `skip` is off, and for tokens of
+    another tokenizer.
+    """
+    groups: dict[str, list[Piece]] = {}
+    refused: list[InputError] = []
+    count = 0
+    for document in documents.read(data):
+        count += 1
+        if document.image is not None and reader is None:
+            raise InputError(f"{document.origin}: the target reads texts alone, and this one has an image")
+        try:
+            pieces = [piece for piece in _read(document, tokenizer, reader) if len(piece[0]) > 1]
+        except InputError as error:
+            if not skip:
+                raise
+            refused.append(error)
+            continue
+        if pieces:
+            groups.setdefault(document.question, []).extend(pieces)
+    if refused and 2 * len(refused) >= count:
+        raise refused[0]
+    if refused:
+        log.warning("%s: %d of %d texts are left out; the first: %s", name, len(refused), count, refused[0])
+    read = list(groups.values())
     if not read:
         raise InputError(f"{name}: no text in {', '.join(data)}")
-    if (highest := max(int(piece[0].max()) for piece in read)) >= vocab_size:
+    if (highest := max(int(ids.max()) for group in read for ids, _, _ in group)) >= vocab_size:
         raise InputError(
             f"{name}: token {highest} is outside the target's vocabulary of {vocab_size}; "
             "the tokenizer belongs to another model"
@@ -185,12 +212,10 @@ def make(settings: TrainSettings, documents: Sequence[Piece]) -> Texts:
     )
 
 
-def _read(document: documents.Document, tokenizer: Any, reader: ImageReader | None) -> Piece:
-    if document.image is None:
-        return _marked(encode(document, tokenizer), {})
-    if reader is None:
-        raise InputError(f"{document.origin}: the target reads texts alone, and this one has an image")
-    return _marked(*encode_seen(document, reader))
+def _read(document: documents.Document, tokenizer: Any, reader: ImageReader | None) -> list[Piece]:
+    if document.image is None or reader is None:
+        return [_marked(sample, {}) for sample in encode(document, tokenizer)]
+    return [_marked(*encode_seen(document, reader))]
 
 
 def _marked(encoded: Encoded, inputs: Mapping[str, Tensor]) -> Piece:

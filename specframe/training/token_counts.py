@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specframe.kernel.errors import InputError
 from specframe.training import documents
 from specframe.training.encoding import encode
+from specframe.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from specframe.recipes.build import Plan
@@ -20,9 +21,25 @@ def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
     """Counts the occurrences of each token in answers, over the documents of all sources (see `train.data`)."""
     counted: Counter[int] = Counter()
     for document in documents.read(sources):
-        ids, answer = encode(document, tokenizer)
-        counted.update(token for token, counts in zip(ids, answer, strict=True) if counts)
+        for ids, answer in encode(document, tokenizer):
+            counted.update(token for token, counts in zip(ids, answer, strict=True) if counts)
     return counted
+
+
+def data_of(plan: Plan) -> tuple[TrainSettings, Any]:
+    """The recipe's train section and the tokenizer of its target, which is not loaded.
+
+    Raises InputError for a recipe without either.
+    """
+    from specframe.components.targets.loading import TokenizerSource, locate
+
+    settings, target = plan.settings.get("train"), plan.parts["target"].options
+    if not isinstance(settings, TrainSettings) or "model" not in target:
+        raise InputError(f"{plan.recipe.path}: this needs a train section, and the target hf with a model")
+    tokenizer = TokenizerSource(locate(target["model"]), target.get("revision")).get()
+    if tokenizer is None:
+        raise InputError(f"{plan.recipe.path}: the target {target['model']} has no tokenizer")
+    return settings, tokenizer
 
 
 def write_counts(plan: Plan, path: Path) -> Counter[int]:
@@ -30,14 +47,7 @@ def write_counts(plan: Plan, path: Path) -> Counter[int]:
 
     Raises InputError for a recipe without training data or tokenizer, and for a file that cannot be written.
     """
-    from specframe.components.targets.loading import TokenizerSource, locate
-
-    settings, target = plan.settings.get("train"), plan.parts["target"].options
-    if settings is None or "model" not in target:
-        raise InputError(f"{plan.recipe.path}: counting needs a train section, and the target hf with a model")
-    tokenizer = TokenizerSource(locate(target["model"]), target.get("revision")).get()
-    if tokenizer is None:
-        raise InputError(f"{plan.recipe.path}: the target {target['model']} has no tokenizer")
+    settings, tokenizer = data_of(plan)
     counted = count(settings.data, tokenizer)
     try:
         path.write_text(json.dumps({str(token): n for token, n in counted.most_common()}), encoding="utf-8")

@@ -177,3 +177,12 @@ def test_minutes_are_steps_by_the_time_of_the_first(training, tmp_path, monkeypa
 def test_minutes_that_cannot_be(settings, words, training, capsys):
     assert main(["train", str(training()), *settings]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_samples_are_shown_with_what_is_learnt(training, tmp_path, capsys):
+    assert main(["train", str(training()), "--show", "7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{tmp_path / 'data.jsonl'}:7" in lines[-3]
+    assert lines[-2].startswith("given ") and "hello" in lines[-2] and "good day" not in lines[-2]
+    assert lines[-1].startswith("learnt") and "good day to you" in lines[-1]
+    assert not (tmp_path / "out").exists()

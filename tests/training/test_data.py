@@ -12,7 +12,6 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import InputError, PluginError
 from specframe.recipes.recipe import Recipe
 from specframe.training import documents, texts
-from specframe.training.encoding import encode
 from specframe.training.settings import TrainSettings
 
 
@@ -28,10 +27,6 @@ def settings(*sources, **more):
 def chat(*turns):
     roles = ("user", "assistant")
     return {"messages": [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]}
-
-
-def marked(tokenizer, ids, flags, wanted=True):
-    return tokenizer.decode([i for i, flag in zip(ids, flags, strict=True) if flag == wanted])
 
 
 def test_texts_of_a_plugin_go_by_their_name():
@@ -110,41 +105,29 @@ def test_hub_names_need_the_package_and_the_network(monkeypatch):
         list(documents.read(["other/name"]))
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_only_the_assistant_s_turns_are_answers(tokenizer, fast, monkeypatch):
-    if not fast:
-        monkeypatch.setattr(type(tokenizer), "is_fast", property(lambda self: False))
-    document = documents.as_document(chat("Hi", "Hello you", "Bye", "So long"), "x:1")
-    ids, answer = encode(document, tokenizer)
-    text = "<user>Hi</s>\n<assistant>Hello you</s>\n<user>Bye</s>\n<assistant>So long</s>\n"
-    assert tokenizer.decode(ids) == text
-    assert marked(tokenizer, ids, answer) == "Hello you</s>\nSo long</s>\n"
+def test_texts_that_the_template_refuses_are_left_out_and_counted(tmp_path, tokenizer, monkeypatch, caplog):
+    refusing = "{% if m['content'] == 'no' %}{{ raise_exception('not this') }}{% endif %}"
+    picky = "{% for m in messages %}" + refusing + "{{ m['content'] }}{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", picky)
+    path = write(tmp_path / "c.jsonl", chat("a", "b"), chat("no", "b"), chat("c", "d"))
+    train, _ = texts.load(settings(path), tokenizer, 257)
+    assert len(train) == 2
+    (message,) = caplog.messages
+    assert message.startswith("train.data: 1 of 3 texts are left out; the first: ") and f"{path}:2" in message
+    with pytest.raises(InputError, match=r"c\.jsonl:2: .*not this"):
+        texts.load(settings(path, skip=False), tokenizer, 257)
+    with pytest.raises(InputError, match=r"d\.jsonl:1: .*not this"):
+        texts.load(settings(write(tmp_path / "d.jsonl", chat("no", "b"), chat("c", "d"))), tokenizer, 257)
 
 
-def test_a_template_that_rewrites_history_still_finds_the_answers(tokenizer, monkeypatch):
-    forgetful = (
-        "{% for m in messages %}<{{ m['role'] }}>"
-        "{% if loop.last %}(thinking){% endif %}{{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    monkeypatch.setattr(tokenizer, "chat_template", forgetful)
-    ids, answer = encode(documents.as_document(chat("a", "Hi", "b", "Hello"), "x:1"), tokenizer)
-    assert marked(tokenizer, ids, answer) == "HiHello"
-
-
-def test_plain_texts_count_whole_and_end(tokenizer):
-    ids, answer = encode(documents.Document("x:1", text="abc"), tokenizer)
-    assert tokenizer.decode(ids) == "abc</s>" and all(answer)
-
-
-def test_messages_without_a_template_and_refusing_templates(tokenizer, monkeypatch):
-    document = documents.as_document(chat("a", "b"), "file.jsonl:7")
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(InputError, match=r"file\.jsonl:7: the chat template refuses .*roles must alternate"):
-        encode(document, tokenizer)
-    monkeypatch.setattr(tokenizer, "chat_template", None)
-    with pytest.raises(InputError, match=r"file\.jsonl:7: .*no chat template"):
-        encode(document, tokenizer)
+def test_texts_of_one_question_are_held_back_together(tmp_path, tokenizer):
+    records = [chat(f"question {number % 10}", f"answer {number % 10}") for number in range(100)]
+    train, held = texts.load(settings(write(tmp_path / "c.jsonl", *records), validation=0.1, length=64), tokenizer, 257)
+    rows = [
+        {tuple(part.tokens[a:b].tolist()) for a, b in zip(part.start, part.start[1:], strict=False)}
+        for part in (train, held)
+    ]
+    assert len(rows[0]) == 9 and len(rows[1]) == 1 and not rows[0] & rows[1]
 
 
 def test_the_mask_marks_positions_whose_next_token_is_an_answer(tmp_path, tokenizer):

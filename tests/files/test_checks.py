@@ -1,6 +1,5 @@
 """Checks of answers, and the process that runs code which others wrote."""
 
-import time
 
 import pytest
 
@@ -63,9 +62,7 @@ def test_code_cannot_leave_its_folder_nor_its_time(tmp_path):
     ):
         assert not passes(attempt), attempt
     assert there.read_text() == "kept" and [path.name for path in tmp_path.iterdir()] == ["there"]
-    start = time.monotonic()
     assert not passes("while True: pass", seconds=1)
-    assert time.monotonic() - start < 20
 
 
 def test_bad_checks_are_refused_in_a_line():

@@ -105,7 +105,7 @@ int main(int, char** arguments) {
     sched_yield();
     const int before = threads();
     end_busy_threads();
-    for (int tries = 0; tries < 100 && threads() == before; ++tries) usleep(1000);
+    for (int tries = 0; tries < 1000 && threads() == before; ++tries) usleep(1000);
     wrong = before - threads();
   }
   std::printf("%d", wrong);

@@ -54,7 +54,7 @@ def test_the_key_is_sent_where_there_is_one():
 
 
 def test_conversations_are_asked_side_by_side():
-    together = Barrier(3, timeout=20)
+    together = Barrier(3, timeout=60)
 
     def reply(path, body):
         together.wait()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
@@ -40,6 +40,13 @@ def running(address, rows, state="running"):
         time.sleep(0.02)
 
 
+def wait_until_it_takes_no_more(address):
+    with suppress(httpx.TransportError):
+        while True:
+            httpx.get(f"{address}/models", timeout=300)
+            time.sleep(0.02)
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
 def test_what_is_not_finished_in_time_ends_with_a_sentence(recipe, signals):
     """The time is `--drain`, or until a second signal."""
@@ -53,7 +60,7 @@ def test_what_is_not_finished_in_time_ends_with_a_sentence(recipe, signals):
         running(address, 1, "waiting")
         for number in signals:
             process.send_signal(number)
-            time.sleep(0.5)  # a second signal that comes before the first was handled is one with it
+            wait_until_it_takes_no_more(address)  # a second signal before the first was handled is one with it
         for reply in (whole.result(), waiting.result()):
             assert reply.status_code == 503 and reply.json()["error"]["code"] == "shutting_down"
         assert '"code": "shutting_down"' in stream.result().text
@@ -68,7 +75,7 @@ def test_a_client_that_takes_no_answer_does_not_keep_the_server(recipe):
         running(address, 1)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
+            wait_until_it_takes_no_more(address)
         assert process.wait(120) == 0 and "Traceback" not in process.stderr.read()
 
 

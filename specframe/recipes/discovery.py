@@ -53,8 +53,8 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
     registry = Registry()
     _register(registry, import_module(BUILTIN), "specframe")
     found = list(entry_points(group=GROUP)) if points is None else points
-    for point in sorted(found, key=lambda p: (_package(p), p.name)):
-        package = _package(point)
+    named = [(_package(point), point) for point in found]  # reads the package's metadata
+    for package, point in sorted(named, key=lambda pair: (pair[0], pair[1].name)):
         if not _wanted(package):
             continue
         try:

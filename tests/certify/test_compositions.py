@@ -59,8 +59,10 @@ def variants(kind):
         yield from ((entry.qualified, form | draw) for form in FORMS.get(entry.name, [{}]) for draw in draws)
 
 
-THOROUGH = {"specframe/match", "specframe/recursive"}
-"""Verifiers that meet every drafter with every tree."""
+SAMPLING = "specframe/recursive"
+"""The verifier that meets every drafter with every tree."""
+THOROUGH = {"specframe/match", SAMPLING}
+"""Verifiers that meet every drafter with every policy, in texts of full length."""
 WITNESS = "specframe/model"
 """The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
 OWN_WITNESS = "specframe/recycling"
@@ -84,16 +86,22 @@ OWN_TREE = {
 
 
 def is_run(drafter, tree, verifier):
-    """True where the three meet: any two of them do, but for drafters that build their own trees."""
+    """True where the three meet: any two of them do, but for drafters that build their own trees.
+
+    A drafter meets each verifier with trees as `SHOWN` draws them: with other draws, as `SAMPLING` shows for the
+    drafter and the witness for the verifier.
+    """
     if drafter[0] in OWN_TREE:
         return tree[0] == "/none" or (tree[0] == "specframe/chain" and verifier[0] == "specframe/match")
     if drafter[1] == SKIPS:
         return verifier[0] in THOROUGH and tree[0] in ("specframe/chain", "specframe/dynamic")
-    return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
+    if drafter[0] == WITNESS or verifier[0] == SAMPLING:
+        return True
+    return is_shown(tree) and (verifier[0] in THOROUGH or tree[0] in ("specframe/chain", "/none"))
 
 
 SHOWN = {"chain": "iid", "adaptive": "without_replacement", "fixed": "top", "sequoia": "iid", "threshold": "iid"}
-"""The draw with which a drafter meets each policy in the quick tier: how nodes are drawn is the policy's concern."""
+"""The draw with which a drafter meets each policy and verifier: how nodes are drawn is the policy's concern."""
 
 
 def is_shown(tree):
@@ -112,7 +120,7 @@ def is_a_pair(drafter, tree, verifier):
     if not is_shown(tree):
         return False
     refused = drafter[0] in OWN_TREE and tree[0] != "/none"
-    return verifier[0] == "specframe/match" if refused else verifier[0] == "specframe/recursive"
+    return verifier[0] == "specframe/match" if refused else verifier[0] == SAMPLING
 
 
 def _named(options, name):

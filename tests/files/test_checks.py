@@ -1,6 +1,5 @@
 """Checks of answers, and the process that runs code which others wrote."""
 
-
 import pytest
 
 from specframe.files.checks import CHECKS, find_check, passes_tests, reference_of

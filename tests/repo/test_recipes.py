@@ -11,12 +11,13 @@ from specframe.recipes.build import Part, plan
 from specframe.recipes.recipe import Recipe
 from tests.repo.repository import RECIPES, ROOT, name
 
+READ = {recipe: Recipe.read(recipe) for recipe in RECIPES}
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]
 
 
 def models(recipe: Path) -> list[str]:
     """The models and weights that a recipe loads."""
-    data = Recipe.read(recipe).data
+    data = READ[recipe].data
     sections = [data.get("target"), data.get("drafter")]
     return [
         section[option]
@@ -46,7 +47,7 @@ def test_there_are_recipes_and_the_first_one_runs():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
 def test_a_recipe_validates(recipe, registry):
-    plan(Recipe.read(recipe), registry)
+    plan(READ[recipe], registry)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
@@ -72,7 +73,7 @@ def test_a_recipes_drafter_is_trained(recipe, registry):
 
     A drafter around others keeps what they keep.
     """
-    drafter = plan(Recipe.read(recipe), registry).parts["drafter"]
+    drafter = plan(READ[recipe], registry).parts["drafter"]
     parts = [option for option in drafter.options.values() if isinstance(option, Part)]
     inner = [part for part in parts if part.entry.kind == "drafter" and hasattr(part.component, "save")]
     for part in inner or [drafter, *parts]:
@@ -87,7 +88,7 @@ def test_a_recipe_trains_as_its_weights_were_trained(recipe, registry):
 
     Those of recipes/training come without weights; they begin as layers of the target, or with other recipes' weights.
     """
-    read = plan(Recipe.read(recipe), registry)
+    read = plan(READ[recipe], registry)
     drafter = read.parts["drafter"]
     head = drafter.options.get("head")
     trained = head if isinstance(head, Part) and hasattr(head.component, "save") else None

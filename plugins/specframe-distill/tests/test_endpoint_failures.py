@@ -100,9 +100,8 @@ def dripping(start, drop):
     [(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", b"a"), (b"HTTP/1.1 200 OK\r\nX: ", b"a"), (b"", b"")],
 )
 def test_the_time_limit_bounds_a_whole_answer_also_a_dripping_one(start, drop):
-    with dripping(start, drop) as url:
-        with pytest.raises(SpecframeError, match="timed out, "):
-            answers_of(make(url, timeout=0.1), Dialogue(1, ("one",)))
+    with dripping(start, drop) as url, pytest.raises(SpecframeError, match="timed out, "):
+        answers_of(make(url, timeout=0.1), Dialogue(1, ("one",)))
 
 
 def test_a_reply_without_end_is_not_read_without_end(monkeypatch):

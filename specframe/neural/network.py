@@ -112,6 +112,10 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         """
         raise NotImplementedError
 
+    def text_inputs(self, pairs: Tensor) -> Tensor:
+        """The layer's inputs along whole texts, with gradients where they are wanted: [B, n, 2D] -> [B, n, D]."""
+        return self.inputs(pairs, self.start(len(pairs)))[0]
+
     def embedded(self, embed: Embed) -> Embed:
         """The token embedding that it reads: the target's, which is given, unless it has one of its own."""
         return embed
@@ -152,7 +156,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         With a cache, the entries also see those of earlier calls, as the mask [B or 1, 1, n, S] has it.
         """
         batch, length, _ = pairs.shape
-        inputs, _ = self.inputs(pairs, self.start(batch))
+        inputs = self.text_inputs(pairs)
         if positions is None:
             positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         before = None

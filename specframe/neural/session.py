@@ -72,9 +72,9 @@ class FeatureSession(RowSession):
 
     Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs before the
     first, which do not exist: their input is zero, and no query sees them. Only a row with fewer than j pairs predicts
-    from there, for positions without a pair. Behind the longest row's pairs stand the draft's, at the same slots in
-    every row, until the next commit writes over them. Masks stand behind all pairs for the length of one forward; no
-    later one sees them.
+    from there, for positions without a pair, which count as position 0. Behind the longest row's pairs stand the
+    draft's, at the same slots in every row, until the next commit writes over them. Masks stand behind all pairs for
+    the length of one forward; no later one sees them.
 
     Args:
         network: the drafter's.

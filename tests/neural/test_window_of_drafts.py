@@ -29,7 +29,11 @@ from tests.neural.test_growth import METHODS, SIZE, VOCAB, committed, differing,
 
 POLICY = Dynamic(depth=3, width=3, nodes=9)
 NATIVE = {name: made for name, made in METHODS.items() if name != "eagle3.1"}
-DEEP = {"eagle": partial(Eagle, layers=2), "eagle3": partial(Eagle3, own_head=False, layers=2)}
+DEEP = {
+    "eagle": partial(Eagle, layers=2),
+    "eagle3": partial(Eagle3, own_head=False, layers=2),
+    "falcon": partial(Falcon, layers=2),
+}
 FLOATS = {"eagle": Eagle, "eagle3": partial(Eagle3, own_head=False), "falcon": Falcon}
 FLOATS |= {f"{method} of two layers": made for method, made in DEEP.items()}
 

@@ -71,7 +71,7 @@ def test_features_of_the_cycle_before_are_found_out(options: dict[str, object]) 
 
 
 @pytest.mark.parametrize(("tree", "verifier"), texts.COMPOSITIONS)
-@pytest.mark.parametrize("options", [{"fusion": "gated"}, texts.DOVETAIL])
+@pytest.mark.parametrize("options", [{"fusion": "gated"}, {"layers": 2}, texts.DOVETAIL])
 def test_output_is_distributed_as_the_target_s(tree: object, verifier: type, options: dict[str, object]) -> None:
     target = tiny_target(vocab=3, layers=1)
     drafter = Eagle(**options)

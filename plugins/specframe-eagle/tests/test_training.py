@@ -22,7 +22,7 @@ from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.stats import Acceptance
 from specframe.plugin import Context, Expand, FeatureDrafter, Frontier, Proposal, SeededRandom, Teacher, TokenTree
-from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
+from specframe.testing import GivenSession, GrowingTree, check_training, fit, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
 
 LOSSES = [
@@ -53,7 +53,7 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
         assert (reach.abs().sum(-1) > 0)[0].tolist() == [seen <= place for seen in range(7)]
 
 
-@pytest.mark.parametrize("options", [{}, texts.FSPAD, texts.DOVETAIL])
+@pytest.mark.parametrize("options", [{}, {"layers": 2}, texts.FSPAD, texts.DOVETAIL])
 @pytest.mark.parametrize("rollout", [TeacherForced(), MultiStep(steps=3)])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(rollout: object, options: dict[str, bool]) -> None:
     drafter, target = texts.bound(dtype=torch.float32, **options), texts.target(dtype=torch.float32)
@@ -86,7 +86,8 @@ class Given:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("llama", {}), ("qwen3", {}), ("llama", texts.FSPAD), ("qwen3", texts.DOVETAIL)]
+    ("kind", "options"),
+    [("llama", {}), ("qwen3", {}), ("llama", {"layers": 2}), ("llama", texts.FSPAD), ("qwen3", texts.DOVETAIL)],
 )
 def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: dict[str, bool]) -> None:
     steps, batch, length = 4, 3, 12
@@ -127,6 +128,11 @@ def walked(drafter: Eagle, teacher: Teacher, prompt: int, new: int, depth: int) 
             root, have = root + length + 1, have + length + 1
             cycles, accepted = cycles + 1, accepted + length
     return cycles, accepted
+
+
+def test_two_layers_train_by_hass() -> None:
+    losses = "[{use: feature-regression, weight: 1.0}, {use: top-k-distillation, weight: 1.0}]"
+    check_training("{use: eagle, layers: 2}", losses, rollout="multi-step", steps=40)
 
 
 def test_a_trained_drafter_decodes_with_the_tau_of_its_rollout() -> None:

@@ -20,9 +20,9 @@ def target(dtype: torch.dtype = torch.float64) -> HFTarget:
     return tiny_target(vocab=VOCAB, size=SIZE, dtype=dtype)
 
 
-def bound(block: int, dtype: torch.dtype = torch.float64) -> Falcon:
+def bound(block: int, dtype: torch.dtype = torch.float64, layers: int = 1) -> Falcon:
     """A drafter with random weights large enough for every part to matter."""
-    drafter = Falcon(block=block)
+    drafter = Falcon(block=block, layers=layers)
     drafter.bind(target(dtype))
     shake(drafter.module, seed=block)
     return drafter

@@ -13,16 +13,19 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
     """The features predicted by the block that ends at the last pair, [k, D].
 
     Pairs are features [n, D] and tokens [n]. Where there are fewer than k pairs, the positions before
-    the first hold zeros instead of an LSTM output: they attend, but nothing attends to them.
+    the first hold zeros instead of an LSTM output: they attend, from position 0, but nothing attends to them.
     """
     weights = dict(drafter.module.named_parameters())
     pairs = torch.cat([drafter.target.embed(tokens), features], -1)  # [n, 2D]
     seen = lstm(weights, pairs)
     count, k = len(seen), drafter.block
-    asking = [(i, seen[i] if i >= 0 else torch.zeros_like(seen[0])) for i in range(count - k, count)]
+    asking = [(max(i, 0), seen[i] if i >= 0 else torch.zeros_like(seen[0])) for i in range(count - k, count)]
     config = drafter.target.config
-    layer = dict(drafter.module.layer.layer.named_parameters())
-    return torch.stack([literal_layer(layer, config, x, i, seen) for i, x in asking])
+    *before, last = [dict(layer.named_parameters()) for layer in drafter.module.layer.layers]
+    for layer in before:  # these see no later pairs
+        asking = [(i, literal_layer(layer, config, x, i, seen[: i + 1])) for i, x in asking]
+        seen = [literal_layer(layer, config, x, i, seen[: i + 1]) for i, x in enumerate(seen)]
+    return torch.stack([literal_layer(last, config, x, i, seen) for i, x in asking])
 
 
 def path(drafter: Falcon, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:

@@ -9,15 +9,16 @@ import torch
 
 from specframe.testing import GivenSession, GrowingTree, check_proposals
 
-BLOCKS = [1, 2, 3]
+NETWORKS = [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 3)]
+"""Levels of a block, and decoder layers."""
 CLOSE = 1e-5
 """Weights are float64, but norms and rotary angles are float32 in transformers."""
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(("block", "layers"), NETWORKS)
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_unroll_is_the_literal_forward(block: int, length: int) -> None:
-    drafter = fakes.bound(block)
+def test_unroll_is_the_literal_forward(block: int, layers: int, length: int) -> None:
+    drafter = fakes.bound(block, layers=layers)
     features, tokens = fakes.pairs(length)
     with torch.no_grad():
         predicted = drafter.unroll(features[None], tokens[None]).features[0, :, 0]
@@ -27,14 +28,32 @@ def test_unroll_is_the_literal_forward(block: int, length: int) -> None:
             torch.testing.assert_close(predicted[end - width : end], literal, rtol=CLOSE, atol=CLOSE)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_proposals_are_the_literal_forwards(block: int) -> None:
-    drafter = fakes.bound(block)
+@pytest.mark.parametrize(("block", "layers"), NETWORKS)
+def test_proposals_are_the_literal_forwards(block: int, layers: int) -> None:
+    drafter = fakes.bound(block, layers=layers)
 
     def wanted(session: GivenSession, row: int, path: torch.Tensor) -> torch.Tensor:
         return drafter.logits(reference.path(drafter, session.features[row], session.tokens[row], path))
 
     check_proposals(drafter, fakes.session, wanted)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+def test_ragged_rows_of_few_pairs_draft_as_the_literal_forward_does(block: int) -> None:
+    """Rows shorter than a block have queries without a pair; after the first layer their position matters."""
+    drafter, rows = fakes.bound(block, layers=2), fakes.session(7)
+    drafter.open(7, 64)
+    drafter.commit(rows.admit([*range(1, 8)]))
+    for _ in range(2):
+        tree = GrowingTree(rows.root, fakes.VOCAB)
+        for step in range(2):
+            node = tree.descend(0, block) if step else 0
+            logits = drafter.expand(tree.frontier([node])).logits
+            for row in range(7):
+                path = tree.tokens[row, tree.path(node)]
+                literal = reference.path(drafter, rows.features[row], rows.tokens[row], path)
+                torch.testing.assert_close(logits[row, 0], drafter.logits(literal), rtol=CLOSE, atol=CLOSE)
+        drafter.commit(rows.advance([1, 2, 1, 4, 3, 1, 2]))
 
 
 def test_the_cache_grows_with_the_text() -> None:

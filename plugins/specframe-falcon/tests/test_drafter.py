@@ -18,8 +18,8 @@ from specframe_falcon import network
 from specframe_falcon.drafter import Falcon
 
 
-def bound(block: int = 2, weights: Path | None = None, dtype: torch.dtype = torch.float32) -> Falcon:
-    drafter = Falcon(block=block, weights=None if weights is None else str(weights))
+def bound(block: int = 2, weights: Path | None = None, dtype: torch.dtype = torch.float32, layers: int = 1) -> Falcon:
+    drafter = Falcon(block=block, weights=None if weights is None else str(weights), layers=layers)
     drafter.bind(fakes.target(dtype))
     return drafter
 
@@ -48,7 +48,7 @@ def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("options", [{"block": 0}, {"dropout": 1.0}, {"dropout": -0.1}])
+@pytest.mark.parametrize("options", [{"block": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}])
 def test_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         Falcon(**options)
@@ -58,9 +58,9 @@ def test_it_names_what_it_needs() -> None:
     check_refusals(Falcon, bound)
 
 
-@pytest.mark.parametrize("block", [1, 2, 3])
-def test_gradients_reach_every_weight_of_the_module_and_nothing_else(block: int) -> None:
-    drafter, target = bound(block), fakes.target(torch.float32)
+@pytest.mark.parametrize(("block", "layers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_gradients_reach_every_weight_of_the_module_and_nothing_else(block: int, layers: int) -> None:
+    drafter, target = bound(block, layers=layers), fakes.target(torch.float32)
     features, tokens = fakes.pairs(9, torch.float32)
     predicted = drafter.unroll(features[None], tokens[None]).features[:, :, 0]
     assert predicted.shape == features[None].shape
@@ -117,6 +117,16 @@ def test_what_is_saved_comes_back_bit_by_bit(dtype: torch.dtype, tmp_path: Path)
     for name, weight in states(drafter).items():
         assert again[name].dtype == dtype
         assert torch.equal(weight, again[name]), name
+
+
+def test_layers_are_stored_and_must_agree(tmp_path: Path) -> None:
+    drafter = bound(2, layers=2)
+    drafter.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"] == 2
+    assert states(bound(2, tmp_path, layers=2)).keys() == states(drafter).keys()
+    for layers in (1, 3):
+        with pytest.raises(WeightsError, match=r"num_hidden_layers|upper"):
+            bound(2, tmp_path, layers=layers)
 
 
 def test_a_checkpoint_is_small(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_file_is_fitted_and_planned_without_training(recipe, planted_file, tmp
             ["drafter={use: lookup}", "tree=null"],
             "the drafter lookup has no weights, so there is nothing to train more or less",
         ),
-        (["drafter={use: falcon}", "--layers", "2"], "the drafter falcon has no option layers: leave --layers out"),
+        (["drafter={use: chimera}", "--layers", "2"], "the drafter chimera has no option layers: leave --layers out"),
         (["train=null"], "no train section"),
         (["--tokens", "5 apples"], "'5 apples' is no number of tokens"),
         (["--tokens", "50k,5M"], "--tokens has 2 counts over a factor of 100.0; a law needs three"),

@@ -28,6 +28,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         block: how many levels one forward proposes (the paper's k).
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
+        layers: the number of decoder layers after the LSTM; only the last one attends to whole blocks.
         dropout: between the LSTM's layers, in training only.
         window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
             short texts have them; none: all tokens.
@@ -43,6 +44,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         block: int = 2,
         weights: str | None = None,
         head: Head | None = None,
+        layers: int = 1,
         dropout: float = 0.1,
         window: int | None = None,
         sinks: int = 4,
@@ -50,16 +52,19 @@ class Falcon(NeuralDrafter[FalconNetwork]):
     ) -> None:
         if block < 1:
             raise InputError(f"falcon: block must be at least 1, got {block}")
+        if layers < 1:
+            raise InputError(f"falcon: layers must be at least 1, got {layers}")
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.block = block
         self.dropout = dropout
+        self.layers = layers
 
     def build(self, target: NeuralTarget) -> FalconNetwork:
         """A new network for the target."""
-        return FalconNetwork(target.config, self.block, self.dropout)
+        return FalconNetwork(target.config, self.block, self.dropout, self.layers)
 
     def round(self, network: FalconNetwork, quantization: Quantization) -> FalconNetwork:
         """A copy of the network in few bits, its LSTM too."""
@@ -67,4 +72,4 @@ class Falcon(NeuralDrafter[FalconNetwork]):
 
     def identity(self, config: Any) -> dict[str, Any]:
         """Returns the fields on which a checkpoint and the drafter must agree."""
-        return {"block": self.block}
+        return {"block": self.block} | ({"num_hidden_layers": self.layers} if self.layers > 1 else {})

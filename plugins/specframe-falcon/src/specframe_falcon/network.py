@@ -19,7 +19,6 @@ from specframe.neural import (
     LevelModules,
     Quantization,
     State,
-    block_causal,
     round_layers,
     round_linear,
     tensor_on,
@@ -48,18 +47,19 @@ class FalconNetwork(FeatureNetwork):
 
     A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first as in EAGLE. The
     LSTM carries its state over the whole sequence and halves the width; a decoder layer of the target's
-    own kind, input norm included, attends under the relaxed causal mask. No norm follows: the output is
+    own kind, input norm included, attends under the relaxed causal mask. Of several layers only the last one does:
+    the others are causal, so that keys and values depend on the pairs up to their own. No norm follows: the output is
     compared with features that have already passed the target's final norm.
     """
 
     spec = PairSpec(side_by_side=False)
 
-    def __init__(self, config: PretrainedConfig, block: int, dropout: float) -> None:
+    def __init__(self, config: PretrainedConfig, block: int, dropout: float, layers: int = 1) -> None:
         super().__init__()
         self.block = block
         hidden = config.hidden_size
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
-        self.layer = DecoderLayer(config)
+        self.layer = DecoderLayer(config, layers)
         self.cells: Cells | None = None
         """The LSTM's layers in few bits, where the network was rounded."""
 
@@ -80,12 +80,7 @@ class FalconNetwork(FeatureNetwork):
                 "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
                 "glancing or teacher-forced, or the drafter eagle"
             )
-        batch, length, _ = pairs.shape
-        carried = self._along(pairs)  # [B, L, H]
-        if positions is None:
-            positions = torch.arange(length, device=pairs.device).expand(batch, -1)
-        predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
-        return predicted
+        return super().forward(pairs, positions)
 
     def start(self, batch: int) -> State:
         """The LSTM's hidden and cell state before the first pair: zeros, [2, B, H] each."""
@@ -112,7 +107,7 @@ class FalconNetwork(FeatureNetwork):
             return self._unroll(pairs, state)
         return self._run(pairs, state)
 
-    def _along(self, pairs: Tensor) -> Tensor:
+    def text_inputs(self, pairs: Tensor) -> Tensor:
         """The LSTM's outputs along whole texts, [B, L, 2H] -> [B, L, H].
 
         Where autocast trains in bfloat16 on a CPU, by `recur`, whose backward pass takes half the time there.

@@ -85,13 +85,27 @@ FOLD = 64
 """Rows that a vocabulary is folded into to find its largest logits."""
 
 
-class Recycler:
-    """Keeps, for each row and token, the target's most probable next tokens where that token was last scored.
+class Recycling:
+    """Proposes below every token the tokens that the target found likely where it last scored that token.
 
-    The prompt's scores are computed from its features by the target's own head, at the last occurrence of each token.
+    The tree takes the most probable paths until it has `nodes` nodes. A path's probability is the product of how often
+    the successor of each rank was right in this text. Where the paper grows a fixed tree of 80 nodes and starts empty,
+    this drafter asks how many nodes are worth scoring and starts with the prompt's scores, which the target's own head
+    computes from its features at the last occurrence of each token.
+
+    Source: Token Recycling (Luo et al. 2024, arXiv 2408.08696).
+
+    Options:
+        nodes: the most nodes of a tree, the root included
+        ranks: the successors kept of each token, at most 8
+        floor: the smallest path probability that is proposed
+        scored: whether every scored node teaches successors, or those of the accepted path alone
+        prompt: whether the prompt's scores are read, which needs a target with an LM head
     """
 
-    def __init__(self, *, nodes: int, ranks: int, floor: float, scored: Scored, prompt: bool) -> None:
+    def __init__(
+        self, *, nodes: int = 32, ranks: int = 8, floor: float = 0.01, scored: Scored = "all", prompt: bool = True
+    ) -> None:
         if nodes < 1 or not 0 < floor <= 1:
             raise InputError(f"recycling needs nodes of at least 1 and floor above 0, got {nodes} and {floor:g}")
         if not 1 <= ranks <= len(PRIOR):
@@ -100,6 +114,7 @@ class Recycler:
         self.floor = floor
         self.ranks = ranks
         self.scored = scored
+        self.promise = Promise(frozenset({Draw.TOP}), nodes)
         self.taps: frozenset[str] = frozenset({"last"} if prompt else ())
         self._rows: list[Successors] = []
         self._head: Callable[[Tensor], Tensor] | None = None
@@ -113,9 +128,15 @@ class Recycler:
         target.request(self.taps)
         self._head = target.head
 
-    def open(self) -> None:
+    def open(self, slots: int, room: int) -> None:
         """Forgets every row."""
         self._rows = []
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The likeliest paths below root [B]; rows with fewer of them end in invalid nodes."""
+        tries = [Trie(token) for token in root.tolist()]
+        self.fill(tries)
+        return as_tree(root, tries, context.costs)
 
     def commit(self, committed: Committed) -> None:
         """Adds new rows, with the scores of their prompts."""
@@ -155,9 +176,9 @@ class Recycler:
         for row, trie in zip(self._rows, tries, strict=True):
             row.fill(trie, nodes=self.nodes, floor=self.floor)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keeps these rows, in this order."""
-        self._rows = [self._rows[row] for row in rows]
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._rows = [self._rows[row] for row in rows.tolist()]
 
     def _of_nodes(self, logits: Tensor, paths: list[list[int]]) -> list[Mapping[int, list[int]]]:
         """The likeliest tokens after each row's nodes, by node: of all nodes, or of the paths alone."""
@@ -195,54 +216,3 @@ def _deepest_first(parents: list[int], valid: list[bool]) -> list[int]:
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
     return sorted((node for node, real in enumerate(valid) if real), key=lambda node: (-depths[node], -node))
-
-
-class Recycling:
-    """Proposes below every token the tokens that the target found likely where it last scored that token.
-
-    The tree takes the most probable paths until it has `nodes` nodes. A path's probability is the product of how often
-    the successor of each rank was right in this text. Where the paper grows a fixed tree of 80 nodes and starts empty,
-    this drafter asks how many nodes are worth scoring and starts with the prompt's scores.
-
-    Source: Token Recycling (Luo et al. 2024, arXiv 2408.08696).
-
-    Options:
-        nodes: the most nodes of a tree, the root included
-        ranks: the successors kept of each token, at most 8
-        floor: the smallest path probability that is proposed
-        scored: whether every scored node teaches successors, or those of the accepted path alone
-        prompt: whether the prompt's scores are read, which needs a target with an LM head
-    """
-
-    def __init__(
-        self, *, nodes: int = 32, ranks: int = 8, floor: float = 0.01, scored: Scored = "all", prompt: bool = True
-    ) -> None:
-        self.promise = Promise(frozenset({Draw.TOP}), nodes)
-        self._recycler = Recycler(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
-        self.taps = self._recycler.taps
-
-    def bind(self, target: Target) -> None:
-        """Requests the features from which the prompt's scores are computed."""
-        self._recycler.bind(target)
-
-    def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
-        self._recycler.open()
-
-    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The likeliest paths below root [B]; rows with fewer of them end in invalid nodes."""
-        tries = [Trie(token) for token in root.tolist()]
-        self._recycler.fill(tries)
-        return as_tree(root, tries, context.costs)
-
-    def commit(self, committed: Committed) -> None:
-        """Reads the prompts of new rows, which join behind the others."""
-        self._recycler.commit(committed)
-
-    def observe(self, cycle: Cycle) -> None:
-        """Keeps the cycle's scores."""
-        self._recycler.observe(cycle)
-
-    def keep(self, rows: Tensor) -> None:
-        """Keeps these rows, int64 [R], in this order."""
-        self._recycler.keep(rows.tolist())

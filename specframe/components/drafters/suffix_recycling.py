@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.recycling import Recycler, Scored
+from specframe.components.drafters.recycling import Recycling, Scored
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.trie import as_tree
 from specframe.kernel.capabilities import Promise
@@ -47,23 +47,23 @@ class SuffixRecycling:
         prompt: bool = True,
     ) -> None:
         self._suffix = Suffix(cap=cap, doubt=doubt, least=least)
-        self._recycler = Recycler(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
-        self.taps = self._recycler.taps
+        self._recycling = Recycling(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
+        self.taps = self._recycling.taps
         self.promise = Promise(frozenset({Draw.TOP}), max(cap + 1, nodes))
 
     def bind(self, target: Target) -> None:
         """Requests the features from which the prompt's scores are computed."""
-        self._recycler.bind(target)
+        self._recycling.bind(target)
 
     def open(self, slots: int, room: int) -> None:
         """Forgets every row."""
         self._suffix.open(slots, room)
-        self._recycler.open()
+        self._recycling.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """The copy and the successors below root [B]; rows with fewer nodes end in invalid ones."""
         tries = self._suffix.copies(root)
-        self._recycler.fill(tries)
+        self._recycling.fill(tries)
         return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -73,13 +73,13 @@ class SuffixRecycling:
     def commit(self, committed: Committed) -> None:
         """Appends the committed tokens and reads the prompts of new rows, which join behind the others."""
         self._suffix.commit(committed)
-        self._recycler.commit(committed)
+        self._recycling.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
         """Keeps the cycle's scores."""
-        self._recycler.observe(cycle)
+        self._recycling.observe(cycle)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._suffix.keep(rows)
-        self._recycler.keep(rows.tolist())
+        self._recycling.keep(rows)

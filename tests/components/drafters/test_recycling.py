@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specframe.components.drafters.recycling import Recycler, Recycling, top_ids
+from specframe.components.drafters.recycling import Recycling, top_ids
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.components.targets.table import TableTarget
@@ -32,16 +32,16 @@ def cycle(paths: list[list[int]], likeliest: list[int], accepted: list[int], bon
     return Cycle(tree, Scores(logits, {}), verdict, later([tokens]))
 
 
-def proposed(recycler: Recycler, root: int) -> list[int]:
+def proposed(recycler: Recycling, root: int) -> list[int]:
     """The successors of a token, as the children of a root."""
     trie = Trie(root)
     recycler.fill([trie])
     return [token for token, parent in zip(trie.tokens, trie.parents, strict=True) if parent == 0]
 
 
-def recycler(scored: str) -> Recycler:
-    made = Recycler(nodes=99, ranks=2, floor=0.01, scored=scored, prompt=False)  # type: ignore[arg-type]
-    made.open()
+def recycler(scored: str) -> Recycling:
+    made = Recycling(nodes=99, ranks=2, floor=0.01, scored=scored, prompt=False)  # type: ignore[arg-type]
+    made.open(2, 16)
     made.commit(first([[0, 1]]))
     return made
 
@@ -69,24 +69,24 @@ def test_the_path_alone_teaches_if_so_wished() -> None:
 
 
 def test_padding_teaches_nothing() -> None:
-    made = Recycler(nodes=99, ranks=2, floor=0.01, scored="all", prompt=False)
-    made.open()
+    made = Recycling(nodes=99, ranks=2, floor=0.01, scored="all", prompt=False)
+    made.open(2, 16)
     made.commit(first([[4, 1], [4, 1]]))
     tries = [Trie(1), Trie(1)]
     tries[0].add_path([5, 6])
     tree = as_tree(torch.tensor([1, 1]), tries)
     verdict = Verdict(torch.full((2, 2), -1), torch.zeros(2, dtype=torch.int64), torch.tensor([7, 7]))
     made.observe(Cycle(tree, Scores(torch.rand(2, 3, VOCAB), {}), verdict, later([[7], [7]])))
-    made.keep([1])
+    made.keep(torch.tensor([1]))
     assert proposed(made, 1)
     assert proposed(made, 0) == proposed(made, 5) == []
 
 
 def test_the_prompts_scores_are_read() -> None:
     target = TableTarget(vocab=4)
-    made = Recycler(nodes=9, ranks=3, floor=0.01, scored="all", prompt=True)
+    made = Recycling(nodes=9, ranks=3, floor=0.01, scored="all", prompt=True)
     made.bind(target)
-    made.open()
+    made.open(2, 16)
     prompt = torch.tensor([[0, 1, 2, 1, 3]])
     teacher = target.teach(prompt, prompt > -1)
     plain = first([[0, 1, 2, 1, 3, 0]])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from specframe.certify.compositions.emission import Comparison, compare
-from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
+from specframe.certify.compositions.enumeration import EnumerationProgress, Outcome
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
 from specframe.recipes.discovery import discover
@@ -78,7 +78,7 @@ def compare_function(
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"the function failed at {raised_at(error, Path(getfile(kind)).parent)}") from error
-    return compare(foreign.target_law(), Enumeration(rows=1, **run._asdict()))
+    return compare(foreign.target_law(), run)
 
 
 def table_law(seed: int) -> Callable[[Outcome], tuple[float, ...]]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from specframe.components.targets import architectures
 from specframe.components.targets.source import (
+    GGUFModel,
     ModelSource,
     first_line,
     make_plain,
@@ -29,8 +30,7 @@ from specframe.neural.weights.locate import GGUF, check_shards, find_place
 from specframe.neural.weights.rounded import read_rounded
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -76,8 +76,7 @@ def load(
     stored = None
     if file is not None:
         file.require_template()
-        if file.known:
-            stored = file.stored(config)
+        if (stored := file.stored(config)) is not None:
             stored.require_fit(model_class)
     else:
         _require_safetensors(model, place)
@@ -137,7 +136,7 @@ class TokenizerSource:
 
         source = ModelSource.of(place, self._revision)
         if source.is_gguf:
-            tokenizer: PreTrainedTokenizerBase | None = read_gguf(source.file).tokenizer()
+            tokenizer = read_gguf(source.file).tokenizer()
             if tokenizer is not None:
                 take_texts(tokenizer)
             return tokenizer
@@ -168,19 +167,22 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def find_config(model: str, source: ModelSource, file: Any = None) -> Any:
+def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) -> PreTrainedConfig:
     """The model's config, fetched from the Hub or InputError where none is read without running code."""
     from transformers import AutoConfig
 
     if file is not None:
-        return file.config() if file.known else read_config(model, source)
+        return file.config() or read_config(model, source)
     if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
         if (adapter := source.name / "adapter_config.json").is_file():
             raise InputError(f"{model} holds an adapter{_base(adapter)}, not a model: {MERGE}")
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
     try:
         with quiet():
-            return AutoConfig.from_pretrained(source.name, **source.options, trust_remote_code=False)
+            config: PreTrainedConfig = AutoConfig.from_pretrained(
+                source.name, **source.options, trust_remote_code=False
+            )
+            return config
     except (OSError, ValueError, KeyError) as error:
         problem = "has a config that cannot be read" if isinstance(source.name, Path) else "cannot be found or reached"
         reason = first_line(error)

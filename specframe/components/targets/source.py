@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from specframe.kernel.errors import InputError
 from specframe.neural.weights.locate import GGUF, find_place
 from specframe.recipes.discovery import discover
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,41 @@ def make_plain(model: Any) -> nn.Module:
     return plain
 
 
-def read_gguf(file: Path) -> Any:
-    """A GGUF file, as `specframe_gguf.reader.OpenedGGUF`, which names its methods.
+class StoredWeights(Protocol):
+    """The tensors of a GGUF file, by their names in transformers' model of them."""
+
+    def require_fit(self, model_class: type[nn.Module]) -> None:
+        """Raises InputError unless the file has the tensors of a model of this class, in its shapes."""
+
+    def weights(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """The model's weights, unpacked to a dtype, by name."""
+
+    def find(self, name: str, weight: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """The blocks of a matrix, as `PackedBlocks` has them; None where the file has none for as many bits."""
+
+
+class GGUFModel(Protocol):
+    """A GGUF file whose header was read: the extension `gguf`."""
+
+    @property
+    def has_template(self) -> bool:
+        """True if the file holds a chat template."""
+
+    def config(self) -> PreTrainedConfig | None:
+        """The config of its model; None for an architecture that transformers alone may read."""
+
+    def stored(self, config: PreTrainedConfig) -> StoredWeights | None:
+        """Its tensors, for a model of this config; None where they are those of another model."""
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """Its tokenizer, or None where it has none."""
+
+    def require_template(self) -> None:
+        """Raises InputError for a chat template that cannot be parsed."""
+
+
+def read_gguf(file: Path) -> GGUFModel:
+    """The file, read by specframe-gguf.
 
     Raises InputError for a file that is no GGUF file or cut short, and PluginError without the package.
     """
@@ -118,8 +155,9 @@ def read_gguf(file: Path) -> Any:
 
 
 @cache
-def _reader(user: str) -> Any:
-    return discover().extension("gguf", user, "specframe-gguf")
+def _reader(user: str) -> Callable[[Path], GGUFModel]:
+    reader: Callable[[Path], GGUFModel] = discover().extension("gguf", user, "specframe-gguf")
+    return reader
 
 
 def sole_gguf(place: Path) -> Path | None:
@@ -143,7 +181,7 @@ def find_template(model: str) -> bool | None:
     if not isinstance(place, Path):
         return None
     if (file := sole_gguf(place)) is not None:
-        return bool(read_gguf(file).has_template)
+        return read_gguf(file).has_template
     settings = place / "tokenizer_config.json"
     try:
         stored = '"chat_template"' in settings.read_text(encoding="utf-8")

@@ -39,8 +39,9 @@ import torch
 
 from specframe import InputError
 from specframe.plugin import Draw
+from specframe.testing import Enumeration, EnumerationProgress
 from specframe_against.patches import forking
-from specframe_against.replay import BranchReplay, Outcome, ReplayedLaw, ReplayProgress, replay_outcomes
+from specframe_against.replay import BranchReplay, Outcome, replay_outcomes
 
 MOST_PATHS = 1000
 """A draft of more cannot be enumerated: each of its tokens is a choice."""
@@ -83,7 +84,7 @@ class Foreign:
         self.vocab, self.length, self.tolerance = vocab, length, tolerance
         self.p, self.q = cache(p), cache(q)
 
-    def enumerate(self, *, budget: int, progress: Callable[[ReplayProgress], None] | None = None) -> ReplayedLaw:
+    def enumerate(self, *, budget: int, progress: Callable[[EnumerationProgress], None] | None = None) -> Enumeration:
         """The law of the first tokens it emits over iterated cycles."""
         replay = BranchReplay(tolerance=self.tolerance)
         with forking(replay):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple
 
 from specframe import InputError
+from specframe.testing import Enumeration, EnumerationProgress
 
 MOST_CHOICES = 256
 """A branch of more does not end: it draws until something happens."""
@@ -16,26 +16,6 @@ SHOWN_SECONDS = 0.2
 """Interval between progress reports; the first branch is always reported."""
 
 Outcome = tuple[int, ...]
-
-
-class ReplayProgress(NamedTuple):
-    """ReplayProgress of an enumeration."""
-
-    branches: int
-    mass: float
-    seconds: float
-
-
-class ReplayedLaw(NamedTuple):
-    """The law of a program's outcomes, in the fields of `specframe.testing.Enumeration`."""
-
-    law: dict[Outcome, float]
-    branches: int
-    mass: float
-    cut: float
-    exhausted: bool
-    interrupted: bool
-    seconds: float
 
 
 @dataclass
@@ -106,8 +86,8 @@ def replay_outcomes(
     *,
     replay: BranchReplay | None = None,
     budget: int = 1_000_000,
-    progress: Callable[[ReplayProgress], None] | None = None,
-) -> ReplayedLaw:
+    progress: Callable[[EnumerationProgress], None] | None = None,
+) -> Enumeration:
     """The law of the output of `program`, one branch at a time, depth first; `budget` is the most branches.
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
@@ -126,7 +106,7 @@ def replay_outcomes(
             branches += 1
             more = replay.end()
             if progress is not None and perf_counter() >= due:
-                progress(ReplayProgress(branches, mass, perf_counter() - start))
+                progress(EnumerationProgress(branches, mass, perf_counter() - start))
                 due = perf_counter() + SHOWN_SECONDS
     except KeyboardInterrupt:
         interrupted = True
@@ -138,4 +118,13 @@ def replay_outcomes(
             f"all branches were run, but their probabilities add up to {total + lost!r} instead of 1: a "
             "replay met other distributions than the first run did"
         )
-    return ReplayedLaw(law, branches, total, lost, exhausted, interrupted, perf_counter() - start)
+    return Enumeration(
+        law=law,
+        branches=branches,
+        mass=total,
+        cut=lost,
+        exhausted=exhausted,
+        interrupted=interrupted,
+        rows=1,
+        seconds=perf_counter() - start,
+    )

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from specframe import InputError
 from specframe_gguf import blocks
 from specframe_gguf.blocks import KINDS, PackedMatrix
 from specframe_gguf.header import GGUFFile, StoredTensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LLAMA = {
@@ -64,7 +67,7 @@ LARGEST = {"gemma2": 46, "gemma3": 62}
 """The layers of the models whose attention is scaled by width and heads in place of the size of a head."""
 
 
-def make_config(file: GGUFFile) -> Any:
+def make_config(file: GGUFFile) -> PreTrainedConfig:
     """The transformers config of a file of a known architecture. Raises InputError for metadata that is not enough."""
     from transformers import AutoConfig
 
@@ -72,7 +75,8 @@ def make_config(file: GGUFFile) -> Any:
         values = _values(file)
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise InputError(f"{file.path} cannot be read as GGUF: its metadata lacks {error}") from error
-    return AutoConfig.for_model(ARCHITECTURES[file.architecture].model_type, **values)
+    config: PreTrainedConfig = AutoConfig.for_model(ARCHITECTURES[file.architecture].model_type, **values)
+    return config
 
 
 def _values(file: GGUFFile) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specframe_gguf.header import GGUFFile
 from specframe_gguf.model import ARCHITECTURES, StoredModel, make_config
 from specframe_gguf.tokenizer import TEMPLATE, read_tokenizer, require_template
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class OpenedGGUF:
@@ -22,20 +22,18 @@ class OpenedGGUF:
         self._architecture = ARCHITECTURES.get(self._file.architecture)
 
     @property
-    def known(self) -> bool:
-        """True for an architecture whose weights are read here; transformers reads some of the others."""
-        return self._architecture is not None
-
-    @property
     def has_template(self) -> bool:
         """True if the file holds a chat template."""
         return TEMPLATE in self._file.metadata
 
-    def config(self) -> Any:
-        """The transformers config, for a known architecture. Raises InputError for metadata that is not enough."""
-        return make_config(self._file)
+    def config(self) -> PreTrainedConfig | None:
+        """The transformers config; None for an architecture whose weights are not read here.
 
-    def stored(self, config: Any) -> StoredModel | None:
+        Raises InputError for metadata that is not enough.
+        """
+        return None if self._architecture is None else make_config(self._file)
+
+    def stored(self, config: PreTrainedConfig) -> StoredModel | None:
         """The tensors, for a model of this config; None where the file is of another architecture."""
         known = self._architecture
         return StoredModel(self._file, config) if known and known.model_type == config.model_type else None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specframe.components.verifiers.descent import Run
 from specframe.plugin import Draw, TokenTree
-from specframe.testing.references import Row
+from tests.components.verifiers.references import Row
 
 Cover = Callable[[Tensor], Tensor]
 """Map from the remaining target law, [V], to the probability of each token in a run of siblings, [V]."""

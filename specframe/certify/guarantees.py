@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from specframe.certify.certificate import EXACT, Guarantee
 from specframe.certify.compositions.batch import BATCHES, Accompanied
 from specframe.certify.compositions.emission import Comparison, Emission, distance
-from specframe.certify.real import chain_tree
+from specframe.certify.real import logits_along
 from specframe.decoding.pipeline import Pipeline
-from specframe.decoding.requests import as_prompts
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import counted
 from specframe.kernel.capabilities import ApproximateTarget
 from specframe.kernel.composition import Relaxed
-from specframe.kernel.interfaces import Target, Verifier, text_of
-from specframe.kernel.layers import LayeredTarget
-from specframe.kernel.types import Cycle, Verdict
+from specframe.kernel.interfaces import Verifier
+from specframe.kernel.types import Cycle
 from specframe.sampling.laws import Sampling
 
 Compare = Callable[[Emission], Comparison]
@@ -65,8 +62,8 @@ def has_alien(cycle: Cycle, sampling: Sampling) -> bool:
 
 def _in_batches(emission: Emission, compare: Compare) -> list[Comparison]:
     """The comparisons of the row among others of different kinds."""
-    given = {each.name: getattr(emission, each.name) for each in fields(emission)} | {"name": APART}
-    return [compare(Accompanied(**given, batch=batch)) for batch in (0, BATCHES - 1)]
+    named = replace(emission, name=APART)
+    return [compare(Accompanied.of(named, batch)) for batch in (0, BATCHES - 1)]
 
 
 def _strict(verifier: Verifier) -> Verifier:
@@ -130,22 +127,6 @@ def measure_distance(
         same += (wanted.argmax(-1) == found.argmax(-1)).tolist()
     alike = sum(mine == other for mine, other in zip(others, texts, strict=True))
     return Distance(len(rows), shortened, len(away), heat, mean(away), max(away), mean(same), alike)
-
-
-@torch.inference_mode()
-def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tuple[Tensor, int]:
-    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is kept."""
-    device = text_of(target).device
-    target.open(1, len(row) + len(text))
-    tree, scores = target.admit(as_prompts([row], device))
-    chain = torch.tensor([text], device=device)
-    committed = target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
-    parts = [scores.logits[0]]
-    if len(text) > 1:
-        parts.append(target.score(chain_tree(chain[:, :-1])).logits[0])
-    read = int(committed.count[0])
-    kept = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
-    return torch.cat(parts).double().cpu(), min(read, kept)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.files.text import counted
 from specframe.kernel.interfaces import Target, text_of
+from specframe.kernel.layers import LayeredTarget
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.grammar import grammar_of
 
@@ -171,21 +172,29 @@ def logits_after(target: Target, row: Sequence[int]) -> Tensor:
 
 
 @torch.inference_mode()
+def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tuple[Tensor, int]:
+    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is kept."""
+    device = text_of(target).device
+    target.open(1, len(row) + len(text))
+    tree, scores = target.admit(as_prompts([row], device))
+    chain = torch.tensor([text], device=device)
+    committed = target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
+    parts = [scores.logits[0]]
+    if len(text) > 1:
+        parts.append(target.score(chain_tree(chain[:, :-1])).logits[0])
+    read = int(committed.count[0])
+    kept = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
+    return torch.cat(parts).double().cpu(), min(read, kept)
+
+
+@torch.inference_mode()
 def chain_logits(target: Target, row: Sequence[int], tokens: Sequence[int]) -> tuple[Tensor, float]:
     """Logits before every new token, scored as one long chain, [L, V]; and how much that disturbs them.
 
     The disturbance is the largest difference to a text processed in one go, among the two best tokens, at
     a few positions.
     """
-    device = text_of(target).device
-    target.open(1, len(row) + len(tokens))
-    tree, scores = target.admit(as_prompts([row], device))
-    parts = [scores.logits[0]]
-    if len(tokens) > 1:
-        chain = torch.tensor([tokens[:-1]], device=tree.tokens.device)
-        target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
-        parts.append(target.score(chain_tree(chain)).logits[0])
-    logits = torch.cat(parts).double().cpu()
+    logits, _ = logits_along(target, row, tokens)
     disturbance = 0.0
     for at in sorted({0, len(tokens) // 3, 2 * len(tokens) // 3, len(tokens) - 1}):
         alone = logits_after(target, [*row, *tokens[:at]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
@@ -11,6 +10,7 @@ from specframe._version import __version__
 from specframe.cli.arguments import json_option
 from specframe.cli.render import print_rows
 from specframe.files.text import printable
+from specframe.recipes.versions import installed
 
 
 @click.command()
@@ -43,9 +43,5 @@ def plugins(as_json: bool) -> int:
 
 
 def _version(package: str) -> str:
-    if package == "specframe":
-        return __version__  # of the code that runs, whatever an installation's metadata has
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    # Of the core that of the code that runs, whatever an installation's metadata has.
+    return __version__ if package == "specframe" else installed(package) or ""

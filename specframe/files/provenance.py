@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from specframe.kernel.errors import SpecframeError
 from specframe.neural.weights.checkpoint import locate, replacing
 from specframe.recipes.build import Part, Plan
 from specframe.recipes.recipe import dotted
+from specframe.recipes.versions import installed
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
 PROVENANCE = "specframe.json"
@@ -42,7 +42,7 @@ def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] 
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
         "target": target or (own and {"model": own.options.get("model", own.entry.name)}),
         "weights": named_weights(plan),
-        "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
+        "versions": {name: installed(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),
         "hardware": describe_hardware(),
@@ -117,13 +117,6 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specframe.components.trees.optimal import Choice, fastest_shape
+from specframe.components.trees.optimal import Choice
 from specframe.decoding.costs import time_forwards
 from specframe.inspect.profile import Profile
 
@@ -49,13 +49,5 @@ def fastest_tree(found: Profile, forwards: Mapping[int, float], depth: int) -> C
 
     Costs of a cycle besides the forward passes are left out.
     """
-    sizes = {size: seconds for size, seconds in forwards.items() if size > 1}
-    choice = fastest_shape(
-        found.ranks.table,
-        draft_seconds=found.draft_seconds,
-        cycle_seconds=sizes,
-        depth=depth,
-        block=found.block,
-        off_path=found.ranks.off_path.table,
-    )
+    choice = found.fastest(depth, {size: seconds for size, seconds in forwards.items() if size > 1})
     return choice if choice.tau / choice.seconds > 1 / forwards[1] else None

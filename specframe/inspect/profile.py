@@ -5,7 +5,7 @@ From these two tables `specframe.components.trees.optimal` computes the best tre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path as FilePath
@@ -115,12 +115,15 @@ class Profile:
     read_seconds: float = 0.0
     """Seconds that a token of a prompt adds to the drafter's first pass."""
 
-    def fastest(self, depth: int) -> Choice:
-        """The tree of at most `depth` levels, of the sizes that were timed, of the most tokens per second."""
+    def fastest(self, depth: int, cycle_seconds: Mapping[int, float] | None = None) -> Choice:
+        """The tree of at most `depth` levels of the most tokens per second, of the sizes that were timed.
+
+        `cycle_seconds` are costs of a cycle, by size, in place of those measured.
+        """
         return fastest_shape(
             self.ranks.table,
             draft_seconds=self.draft_seconds,
-            cycle_seconds=self.cycle_seconds,
+            cycle_seconds=self.cycle_seconds if cycle_seconds is None else cycle_seconds,
             depth=depth,
             block=self.block,
             off_path=self.ranks.off_path.table,

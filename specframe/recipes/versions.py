@@ -49,15 +49,17 @@ def own_packages() -> frozenset[str]:
 
 def missing_methods() -> list[str]:
     """The packages of the extra `methods` that are not installed: the recipes' plugins, and their weights."""
+    return [name for name in _methods() if installed(name) is None]
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
-    missing = []
-    for name in _methods():
-        try:
-            version(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    return missing
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _methods() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from specframe.files.provenance import describe_hardware
 from specframe.files.text import render_table
+from specframe.recipes.versions import installed
 from specframe.training.state import Ledger
 
 PACKAGES = ("specframe", "torch", "transformers", "accelerate", "safetensors", "datasets")
@@ -71,7 +71,7 @@ def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str,
         "best": ledger.best,
         "device": str(device),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: installed(name) for name in PACKAGES},
         "hardware": describe_hardware(),
     }
 
@@ -89,10 +89,3 @@ def describe(component: object) -> dict[str, Any]:
     }
     nested = {name: describe(value) for name, value in public.items() if callable(value) and hasattr(value, "__dict__")}
     return {"class": f"{kind.__module__}.{kind.__qualname__}", **options, **nested}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -26,7 +26,7 @@ from torch import Tensor
 
 import specframe
 from specframe import Pipeline
-from specframe.certify.guarantees import logits_along
+from specframe.certify.real import logits_along
 from specframe.plugin import KnownPrefix, LayeredTarget
 from specframe_self.excerpt.specpc import AttendedTokens
 

@@ -46,21 +46,15 @@ class RecipeContestant:
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
         """Continues the prompts; the outcome has cycles, acceptance and phases."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return decode(self._pipeline, rows, seed)
+        return decode(_prepared(self._pipeline), rows, seed)
 
     def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
         """Sums over the cycles of `decode` the acceptance of the best verifier at the root; see `sum_optimum`."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return sum_optimum(self._pipeline, rows, seed)
+        return sum_optimum(_prepared(self._pipeline), rows, seed)
 
     def weigh(self, row: Sequence[int]) -> dict[str, int]:
         """Counts the weights that its forwards read in the first cycles after a prompt; see `weigh`."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant is weighed only after it was prepared")
-        return weigh(self._pipeline, row)
+        return weigh(_prepared(self._pipeline), row)
 
 
 class Plain:
@@ -79,9 +73,13 @@ class Plain:
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
         """Continues the prompts a token a cycle."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return decode(self._pipeline, rows, seed)
+        return decode(_prepared(self._pipeline), rows, seed)
+
+
+def _prepared(pipeline: Pipeline | None) -> Pipeline:
+    if pipeline is None:
+        raise RuntimeError("a contestant decodes only after it was prepared")
+    return pipeline
 
 
 def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:

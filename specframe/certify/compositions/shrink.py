@@ -19,7 +19,7 @@ def smaller_versions(own: SmallComposition) -> list[SmallComposition]:
 
     Three tokens are watched as long as possible: the third is the first that depends on how long the first cycle was.
     """
-    found = [own, replace(own.smaller(), small=True, length=LENGTH - 1)]
+    found = [own, replace(own, small=True, length=LENGTH - 1)]
     while (simpler := _simpler(found[-1])) is not None:
         found.append(simpler)
     return [*found, replace(found[-1], length=LENGTH - 2)]

@@ -60,21 +60,9 @@ class SmallComposition:
         return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"], costs=costs)
 
     @property
-    def reduced(self) -> tuple[str, ...]:
-        """Describes the reductions from the recipe; empty if only the vocabulary is smaller."""
-        whole, small = (replace(self, small=small).promise for small in (False, self.small))
-        pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
-        return tuple(f"{name} {own} -> {now}" for name, own, now in pairs if own != now)
-
-    @property
     def promise(self) -> Promise:
         """Promise of every draft."""
         return draft_of(self.make_drafter(), self.make_tree())
-
-    def smaller(self) -> SmallComposition:
-        """The same with the small forms of the parts that have one, and fewer tokens to watch."""
-        small = replace(self, small=True, length=LENGTH - 1)
-        return small if small.reduced else self
 
     def make_drafter(self, vocab: int = VOCAB) -> Drafter:
         """The drafter, not yet bound, for a target of `vocab` tokens."""

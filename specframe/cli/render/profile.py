@@ -46,21 +46,12 @@ def _ranks(found: Profile, first: int, last: int) -> Iterator[str]:
 
 def show_trees(found: Profile, depth: int, columns: int | None = None) -> list[str]:
     """The best tree of every size that was timed as lines of text, the fastest marked."""
-    from specframe.components.trees.optimal import fastest_shape
-
     rows = []  # nodes, levels, tau, seconds
     for size, seconds in sorted(found.cycle_seconds.items()):
         if size == 1:  # plain decoding
             rows.append((1, 0, 1.0, seconds))
             continue
-        choice = fastest_shape(
-            found.ranks.table,
-            draft_seconds=found.draft_seconds,
-            cycle_seconds={size: seconds},
-            depth=depth,
-            block=found.block,
-            off_path=found.ranks.off_path.table,
-        )
+        choice = found.fastest(depth, {size: seconds})
         rows.append((size, choice.shape.depth, choice.tau, choice.seconds))
     best = max(tau / seconds for *_, tau, seconds in rows)
     narrow = columns is not None and columns < WIDE

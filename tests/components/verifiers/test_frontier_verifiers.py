@@ -20,13 +20,13 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enumerate_outcomes
-from specframe.testing.references import Row, block_reference, match_reference, traversal_reference
 from specframe.testing.verifiers import law_pairs
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
 from specframe_trees.sequoia import Sequoia
 from specframe_trees.spectr.kseq import KSeq
 from specframe_trees.spectr.transport import Transport
+from tests.components.verifiers.references import Row, block_reference, match_reference, traversal_reference
 from tests.components.verifiers.test_verifiers import (
     DEEP,
     FLAT,

@@ -15,9 +15,9 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
-from specframe.testing.references import Row, match_reference, recorded_law, recursive_reference
 from specframe_trees.spectr.kseq import KSeq
 from specframe_trees.spectr.transport import Transport
+from tests.components.verifiers.references import Row, match_reference, recorded_law, recursive_reference
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 SAMPLED = {"draws": frozenset(Draw), "exact": True}

@@ -20,9 +20,9 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.lazy import AllLaws
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle
-from specframe.testing.references import Row, recorded_law
 from specframe_trees.spectr.kseq import KSeq
 from specframe_trees.spectr.transport import Transport
+from tests.components.verifiers.references import Row, recorded_law
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 4, dtype=torch.float64)
 Q = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 4, dtype=torch.float64)

@@ -9,7 +9,8 @@ import specframe
 from specframe import InputError, RecipeError
 from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.certify.certificate import Certificate
-from specframe.certify.guarantees import logits_along, measure_distance
+from specframe.certify.guarantees import measure_distance
+from specframe.certify.real import logits_along
 from specframe.certify.recipe import certify
 from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate

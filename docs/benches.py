@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from specframe.bench.figures.summary import summarise
+from specframe_report.summary import summarise
 
 FOLDER = Path(__file__).resolve().parent / "benchmark"
 NAME = "results.json"

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from benches import FOLDER, TITLES, read_benches
 
-from specframe.bench.format import count_compared, format_figure, format_share
+from specframe_report.format import count_compared, format_figure, format_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md", "docs/explanation/measured.md")

@@ -10,10 +10,10 @@ from benches import FOLDER, Bench, Found, newest, read_benches
 from catalogue import Method, find_recipe, identity, model_name, planned, read_table
 from overview import render_overview
 
-from specframe.bench.format import format_figure, is_suspect
 from specframe.kernel.composition import will_approximate
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
+from specframe_report.format import format_figure, is_suspect
 
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"

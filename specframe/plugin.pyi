@@ -45,7 +45,9 @@ from specframe.files.provenance import describe_run as describe_run
 from specframe.files.provenance import write_json as write_json
 from specframe.files.text import counted as counted
 from specframe.files.text import has_secrets as has_secrets
+from specframe.files.text import open_console as open_console
 from specframe.files.text import printable as printable
+from specframe.files.text import printable_data as printable_data
 from specframe.kernel.capabilities import DelegatingTarget as DelegatingTarget
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.terminal_theme import MONOKAI
 
-from specframe.bench.format import format_figure, format_value
+from specframe_report.format import format_figure, format_value
 
 SHOWN = ("suffix", "suffix-recycling", "eagle-suffix", "eagle3", "falcon", "plain")
 COLUMNS = 92

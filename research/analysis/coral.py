@@ -22,7 +22,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from specframe import Pipeline
-from specframe.bench.figures.predict import weigh
+from specframe.bench.contest.weights import weigh
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.files.provenance import describe_hardware
 from specframe.neural import DecoderLayer, SlotCache, neural_target

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from page import fill, table, with_interval
 
-from specframe.bench.plots import COLOURS, MARKERS, STYLE, WIDTH
+from specframe_report.plots import COLOURS, MARKERS, STYLE, WIDTH
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"

@@ -29,10 +29,10 @@ from sums import sums
 import specframe
 from specframe import Pipeline
 from specframe.bench.contest.datasets import Question, read_sets
-from specframe.bench.figures.quality import paired_interval
-from specframe.bench.plots import COLOURS, MARKERS, STYLE, WIDTH
 from specframe.certify.guarantees import Departure
 from specframe.plugin import find_check
+from specframe_report.plots import COLOURS, MARKERS, STYLE, WIDTH
+from specframe_report.quality import paired_interval
 
 MATCH = "{use: match}"
 KEPT = Path(__file__).with_suffix(".json")

@@ -21,8 +21,8 @@ from torch import nn
 import specframe
 from specframe import Pipeline
 from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
-from specframe.bench.figures.intervals import Array, Estimate, Measure, estimate, estimate_change
-from specframe.bench.figures.measures import pooled
+from specframe_report.intervals import Array, Estimate, Measure, estimate, estimate_change
+from specframe_report.measures import pooled
 
 CONFIDENCES = (0.3, 0.5, 0.7, 0.9)
 

@@ -14,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from specframe.bench.figures.grid import Axes, Grid
-from specframe.bench.figures.intervals import Estimate, estimate, estimate_change
-from specframe.bench.figures.measures import tau
-from specframe.bench.figures.summary import check_schema, gather_runs
+from specframe_report.grid import Axes, Grid
+from specframe_report.intervals import Estimate, estimate, estimate_change
+from specframe_report.measures import tau
+from specframe_report.summary import check_schema, gather_runs
 
 Row = tuple[str, Estimate, Estimate | None, list[float]]
 

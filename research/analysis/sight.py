@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from specframe import Pipeline, load
-from specframe.bench.figures.intervals import Estimate, Measure, estimate, estimate_change
-from specframe.bench.figures.measures import pooled
 from specframe.plugin import Committed, Cycle
+from specframe_report.intervals import Estimate, Measure, estimate, estimate_change
+from specframe_report.measures import pooled
 
 SEEN = re.compile(
     r"\b(red|green|blue|yellow|purple|black|white|grey|circle|square|triangle|cross|small|large"

@@ -7,27 +7,49 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specframe.bench.contest.contest import Contest, InProcess, RoundRunner
-from specframe.bench.contest.contestants import Selection, is_recipe, plan_contestants
+from specframe.bench.contest.contestants import GENERATE, PLAIN, Selection, is_recipe, plan_contestants
 from specframe.bench.contest.datasets import SHIPPED, read_sets
 from specframe.bench.contest.runner import Step
 from specframe.bench.contest.settings import ContestSettings
-from specframe.bench.figures.journal import Journal
-from specframe.bench.figures.results import collect, describe_bench
-from specframe.bench.figures.summary import summarise
-from specframe.bench.report import write_report
-from specframe.bench.tables import overall_table
+from specframe.bench.journal import Journal
+from specframe.bench.results import collect, describe_bench
 from specframe.files.folders import writing
 from specframe.files.provenance import write_json
 from specframe.files.text import counted, open_console, printable, render_table
 from specframe.recipes.discovery import discover
 
-OPPONENTS = ("plain", "hf:generate")
+OPPONENTS = (PLAIN, GENERATE)
 """The contestants that join the recipes where no others are named: speedups are measured against them."""
+
+
+class Reporter(Protocol):
+    """Figures of a bench's results, and what people read of them: the extension `report`."""
+
+    def summarise(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The figures of every contestant with their intervals, as plain data."""
+
+    def write(self, results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path) -> str | None:
+        """Writes page, tables and plots into the folder; returns what is missing among them, in a sentence."""
+
+    def table(self, summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+        """The contestants side by side: the columns' names, and a row of texts each."""
+
+    def show(self, summary: Mapping[str, Any]) -> None:
+        """Prints the contestants side by side."""
+
+    def show_comparison(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Prints what has changed from one bench's results to another's."""
+
+
+def load_reporter() -> Reporter:
+    """The reporter of the package specframe-report. Raises PluginError without it."""
+    reporter: Reporter = discover().extension("report", "specframe bench", "specframe-report")()
+    return reporter
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,7 @@ class BenchReport:
 
     def _repr_html_(self) -> str:
         """The contestants side by side, for notebooks."""
-        return render_table(*overall_table(self.summary), caption=str(self.folder))
+        return render_table(*load_reporter().table(self.summary), caption=str(self.folder))
 
 
 def bench(
@@ -116,6 +138,7 @@ def run_bench(
 
     All that can be checked is checked before models load. Remarks and progress go to standard error.
     """
+    reporter = load_reporter()
     planned = plan_contestants(selection, discover())
     for name, why in planned.misfits.items():
         _report(f"{name} takes no part: {why}")
@@ -127,8 +150,9 @@ def run_bench(
         if contest.skipped:
             _report(f"{counted(contest.skipped, 'prompt')} too long for the context: left out")
         results = _run(contest, cluster, sets, out, fresh=fresh)
-        summary = summarise(results)
-        write_report(results, summary, out)
+        summary = reporter.summarise(results)
+        if missing := reporter.write(results, summary, out):
+            _report(missing)
     return BenchReport(summary, results, out, contest.errors)
 
 

@@ -156,30 +156,26 @@ def bench(
 
 
 def _print(report: BenchReport, *, as_json: bool) -> None:
-    from specframe.bench.report import NO_PLOTS, can_draw
-    from specframe.bench.tables import print_table
+    from specframe.bench.recipes import load_reporter
 
     if turns := report.results["skipped"]["turns"]:
         print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)
-    if not can_draw():
-        print(NO_PLOTS, file=sys.stderr)
     if as_json:
         print(json.dumps(report.summary))
     else:
-        print_table(report.summary)
+        load_reporter().show(report.summary)
         print(printable(f"\nwritten to {report.folder}"))
 
 
 def _compare(first: Path, second: Path) -> int:
-    from specframe.bench.figures.comparison import compare, print_comparison
+    from specframe.bench.recipes import load_reporter
     from specframe.kernel.errors import InputError
 
     try:
-        found = compare(_read(first), _read(second))
+        load_reporter().show_comparison(_read(first), _read(second))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise InputError(f"{first} or {second} is not as a bench wrote it ({problem}); run the bench again") from error
-    print_comparison(found)
     return 0
 
 

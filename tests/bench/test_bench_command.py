@@ -14,7 +14,7 @@ QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-t
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch):
     """Pictures have tests of their own, and take seconds."""
-    monkeypatch.setattr("specframe.bench.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe_report.page._draw", lambda summary, folder: [])
 
 
 def read(path):
@@ -52,7 +52,7 @@ def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
 
 
 def test_without_matplotlib_the_terminal_names_what_to_install(here, capsys, monkeypatch):
-    monkeypatch.setattr("specframe.bench.report.can_draw", lambda: False)
+    monkeypatch.setattr("specframe_report.page.can_draw", lambda: False)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "pip install specframe[bench]" in err

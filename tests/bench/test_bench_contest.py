@@ -5,15 +5,15 @@ from specframe.bench.contest.contest import Contest, InProcess
 from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.bench.contest.datasets import read_sets
 from specframe.bench.contest.settings import ContestSettings
-from specframe.bench.figures.journal import Journal
-from specframe.bench.figures.results import collect, describe_bench
-from specframe.bench.figures.summary import summarise
+from specframe.bench.journal import Journal
+from specframe.bench.results import collect, describe_bench
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registration
 from specframe.testing import admitted
+from specframe_report.summary import summarise
 from tests.bench.conftest import make_folder, write_recipe
 
 

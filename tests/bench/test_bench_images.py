@@ -18,7 +18,7 @@ QUICK = ["--data", "seen.jsonl", "--repeats", "1", "--max-new-tokens", "6"]
 def seeing(seeing_folder: Path, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a recipe of a target that sees, and a question about two pictures, in two turns."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(import_module("specframe.bench.report"), "_draw", lambda summary, folder: [])
+    monkeypatch.setattr(import_module("specframe_report.page"), "_draw", lambda summary, folder: [])
     write_recipe(tmp_path / "lookup.yaml", seeing_folder, "drafter: {use: lookup}")
     for number, photo in enumerate(photos):
         (tmp_path / f"{number}.png").write_bytes(photo.read_bytes())

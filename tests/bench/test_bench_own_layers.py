@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import specframe
-from specframe.bench.figures.predict import predicted_speedup_by_weights, weigh
+from specframe.bench.contest.weights import weigh
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.decoding.clock import Clock, DeviceTimer
+from specframe_report.prediction import predicted_speedup_by_weights
 from tests.bench.test_bench_clock import Device
 
 LAYERS, DEPTH = 4, 3

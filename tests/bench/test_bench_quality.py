@@ -7,8 +7,8 @@ import pytest
 
 from specframe import load
 from specframe.bench.contest.datasets import read_sets
-from specframe.bench.figures.quality import mean_interval, paired_interval
 from specframe.cli.main import main
+from specframe_report.quality import mean_interval, paired_interval
 
 from .conftest import write_recipe
 
@@ -31,7 +31,7 @@ def test_intervals_cover_the_truth_and_never_shrink_to_a_point():
 @pytest.fixture
 def known(here, model_folder, monkeypatch):
     """A set whose references are what plain decoding answers, but for the last one."""
-    monkeypatch.setattr("specframe.bench.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe_report.page._draw", lambda summary, folder: [])
     prompts = ["hello there", "a b a b", "what is it?"]
     write_recipe(here / "lossy.yaml", model_folder, "drafter: {use: lookup}", "lenient, lenience: 0.5")
     answers = (

@@ -227,7 +227,7 @@ def test_ray_outlives_a_death_and_an_interrupt_and_finds_the_same(here, capsys, 
     kept = int(re.search(rb"out keeps (\d) of 8 rounds", output)[1])
     assert kept >= 4 and journal.read_bytes().count(b"\n") == 1 + kept
     assert (here / "deaths").exists()
-    monkeypatch.setattr("specframe.bench.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe_report.page._draw", lambda summary, folder: [])
     assert main(["bench", *ARGUMENTS, "--out", "alone"]) == 0
     assert main(["bench", *ARGUMENTS, "--out", "out"]) == 0  # the other engine goes on
     assert f"resuming after {kept} of 8 rounds" in capsys.readouterr().err

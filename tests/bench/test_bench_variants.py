@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from specframe.bench.contest.optimum import best_at_root
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.settings import Variant, make_variants
-from specframe.bench.figures.optimum import best_at_root
-from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.types import Draw, TokenTree
+from specframe_report.summary import summarise
 from tests.bench.test_bench_contest import hold, plan, runs_of
 from tests.components.verifiers.test_bound import cut, siblings_law
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import specframe
-from specframe.bench.figures.predict import weigh
-from specframe.bench.figures.summary import summarise
+from specframe.bench.contest.weights import weigh
+from specframe_report.summary import summarise
 from tests.bench.test_bench_contest import hold, runs_of
 from tests.small_model import TINY
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from specframe.bench.figures.comparison import compare, print_comparison
-from specframe.bench.figures.summary import summarise
-from specframe.bench.report import write_report
-from specframe.bench.tables import print_table
 from specframe.cli.main import main
 from specframe.cli.render.certificate import print_certificate, print_function
 from specframe.cli.render.figures import print_figures, print_place
 from specframe.decoding.pipeline import Pipeline
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registration
-from tests.bench.report.synthetic import World
+from specframe_report.comparison import compare, print_comparison
+from specframe_report.page import write_report
+from specframe_report.summary import summarise
+from specframe_report.tables import print_table
+from tests.bench.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
 SHOWN = NAME.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\r", "\\x0d")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specframe.recipes.discovery import discover
-from tests.bench.report.synthetic import results, run
+from tests.bench.synthetic import results, run
 from tests.repo.repository import METHODS, packages
 
 TIMES = {"plain": 1.0, "hf:generate": 1.2}

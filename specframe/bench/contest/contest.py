@@ -13,10 +13,12 @@ from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round, plan_rounds
 from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import settled_objects
-from specframe.bench.figures.journal import Journal
-from specframe.bench.figures.summary import MACHINE
+from specframe.bench.journal import Journal
 from specframe.files.provenance import describe_hardware
 from specframe.kernel.errors import InputError
+
+MACHINE = ("processor", "cores", "threads", "accelerator")
+"""Properties that machines must share for times to compare."""
 
 
 class RoundRunner(Protocol):

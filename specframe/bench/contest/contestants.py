@@ -22,6 +22,8 @@ from specframe.recipes.registry import Registry, suggest
 HF = "hf:"
 TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")
 """The built-in contestants that are transformers' own; their words begin with `hf:`."""
+PLAIN, GENERATE = "plain", f"{HF}generate"
+"""The contestants that speedups are measured against, which are kinds of their own."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specframe.bench.contest.optimum import sum_optimum
 from specframe.bench.contest.timing import span_seconds
-from specframe.bench.figures.optimum import sum_optimum
-from specframe.bench.figures.predict import weigh
+from specframe.bench.contest.weights import weigh
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings, SamplingSettings

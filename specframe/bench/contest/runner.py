@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from specframe.bench.contest.contestants import Contestants, Entrant
+from specframe.bench.contest.contestants import GENERATE, PLAIN, Contestants, Entrant
 from specframe.bench.contest.datasets import Question
 from specframe.bench.contest.outcome import Reference, describe, require_sound
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.schedule import Round, take_turns
 from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.contest.timing import time_with_memory
-from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.encoding import Key, key_of
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
@@ -131,7 +130,7 @@ class Runner:
                 listener(Step.of(entrant.name, decoded, errors.get(entrant.name)))
             # The tokens of `generate` come first: the others are compared with them.
             for entrant, rows, decoded in found:
-                if entrant.kind == TRANSFORMERS and len(rows) == 1:
+                if entrant.kind == GENERATE and len(rows) == 1:
                     self.references[entrant.target].learn(next(iter(rows.values())), decoded.tokens[0])
             plain = {
                 (entrant.target, key_of(row)): list(tokens)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import specframe
-from specframe.bench.figures.predict import weigh
+from specframe.bench.contest.weights import weigh
 from specframe.components.targets.forward.compiled import CompiledForward, StaticStep, Steps, power, width_of
 from specframe.components.targets.forward.native import NativeForward
 from specframe.components.targets.hf import HFTarget

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from specframe.bench.figures.comparison import compare, print_comparison
-from specframe.bench.figures.grid import Axes, Grid
-from specframe.bench.figures.price import price
-from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError
-from tests.bench.report.synthetic import World, contestant
+from specframe_report.comparison import compare, print_comparison
+from specframe_report.grid import Axes, Grid
+from specframe_report.price import price
+from specframe_report.summary import summarise
+from tests.bench.synthetic import World, contestant
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from specframe.bench.figures.grid import Axes, Grid
-from specframe.bench.figures.intervals import Estimate, Measure, estimate_change
-from specframe.bench.figures.measures import mean_time, overhead_factor, rate, speedup, tau
-from specframe.bench.figures.price import Price, format_change, forward_factor, price
-from specframe.bench.figures.results import PENALTIES
-from specframe.bench.figures.summary import (
+from specframe import InputError
+from specframe.plugin import counted, open_console, printable
+from specframe_report.grid import Axes, Grid
+from specframe_report.intervals import Estimate, Measure, estimate_change
+from specframe_report.measures import mean_time, overhead_factor, rate, speedup, tau
+from specframe_report.price import Price, format_change, forward_factor, price
+from specframe_report.summary import (
     BASELINES,
     MACHINE,
     PLAIN,
@@ -24,11 +25,9 @@ from specframe.bench.figures.summary import (
     format_duration,
     gather_runs,
 )
-from specframe.files.text import counted, open_console, printable
-from specframe.kernel.errors import InputError
 
-SAME = ("temperature", "top_k", "top_p", "min_p", *PENALTIES, "max_new_tokens", "batch", "turns", "ignore_eos")
-"""Settings without which two benches measure different things."""
+FREE = ("chat", "repeats", "seed", "sets", "limit", "check", "run_code", "bound")
+"""Settings that may differ; with others of the rest, two benches measure different things."""
 
 WORTH = 0.05
 """Smallest change of a speedup that is explained when tau stayed."""
@@ -209,7 +208,8 @@ def _cells(change: Change) -> list[str]:
 
 
 def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    differing = [f"{key} is {old.get(key)} and {new.get(key)}" for key in SAME if old.get(key) != new.get(key)]
+    settings = [key for key in dict.fromkeys([*old, *new]) if key not in FREE]
+    differing = [f"{key} is {old.get(key)} and {new.get(key)}" for key in settings if old.get(key) != new.get(key)]
     if differing:
         raise InputError(f"these benches cannot be compared: {'; '.join(differing)}; run one again with the other's")
 

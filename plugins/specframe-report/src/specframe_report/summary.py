@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from specframe.bench.figures.figures import gather
-from specframe.bench.figures.grid import Axes, dig
-from specframe.bench.figures.intervals import CONFIDENCE, FEWEST_PROMPTS
-from specframe.files.text import counted
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe.plugin import counted
+from specframe_report.figures import gather
+from specframe_report.grid import Axes, dig
+from specframe_report.intervals import CONFIDENCE, FEWEST_PROMPTS
 
 SCHEMA = 1
 MACHINE = ("processor", "cores", "threads", "accelerator")

@@ -7,11 +7,11 @@ from importlib import resources
 
 import pytest
 
-from specframe.bench.figures.summary import summarise
-from specframe.bench.format import format_figure
-from specframe.bench.report import write_report
 from specframe.files.prompts import read_records
-from tests.bench.report.synthetic import World, contestant
+from specframe_report.format import format_figure
+from specframe_report.page import write_report
+from specframe_report.summary import summarise
+from tests.bench.synthetic import World, contestant
 
 PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specframe.bench.figures.grid import Grid
-from specframe.bench.figures.intervals import Array, Estimate, student
+from specframe_report.grid import Grid
+from specframe_report.intervals import Array, Estimate, student
 
 PSEUDO = 2.0
 """Observations that are added to pairs, half a one of each kind: intervals keep a width where no pair differs."""

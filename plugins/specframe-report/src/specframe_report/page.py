@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specframe.bench.figures.grid import dig
-from specframe.bench.figures.summary import PLAIN
-from specframe.bench.format import (
+from tabulate import tabulate
+
+from specframe import SpecframeError
+from specframe.plugin import counted, printable, printable_data
+from specframe_report.format import (
     NONE,
     format_alpha,
     format_factor,
@@ -23,12 +25,9 @@ from specframe.bench.format import (
     format_workload,
     is_suspect,
 )
-from specframe.bench.tables import side_by_side, write_tables
-from specframe.files.text import counted, printable, printable_data
-from specframe.kernel.errors import SpecframeError, needs_extra
-
-with needs_extra("bench", "specframe bench"):
-    from tabulate import tabulate
+from specframe_report.grid import dig
+from specframe_report.summary import PLAIN
+from specframe_report.tables import side_by_side, write_tables
 
 HOW_TO_READ = """\
 tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
@@ -67,7 +66,7 @@ def can_draw() -> bool:
 def _draw(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     if not can_draw():
         return []
-    from specframe.bench.plots import draw_plots
+    from specframe_report.plots import draw_plots
 
     return draw_plots(summary, folder)
 

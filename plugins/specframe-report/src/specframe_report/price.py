@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specframe.bench.figures.grid import Grid
-from specframe.bench.figures.intervals import Array, median
-from specframe.bench.figures.measures import CYCLE_PHASES
+from specframe_report.grid import Grid
+from specframe_report.intervals import Array, median
+from specframe_report.measures import CYCLE_PHASES
 
 SAME_SIZE = 0.02
 """Largest relative difference between the mean sizes of two drafts whose forwards count as equally expensive."""

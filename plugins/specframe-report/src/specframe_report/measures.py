@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specframe.bench.figures.grid import Grid
-from specframe.bench.figures.intervals import Array, Measure, median
+from specframe_report.grid import Grid
+from specframe_report.intervals import Array, Measure, median
 
 CYCLE_PHASES = ("draft", "score", "verify", "commit", "other")
 PHASES = ("prefill", *CYCLE_PHASES)

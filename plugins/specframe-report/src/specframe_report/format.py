@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from specframe.bench.figures.intervals import FEWEST_PROMPTS
-from specframe.bench.figures.summary import format_duration
-from specframe.files.text import counted
+from specframe.plugin import counted
+from specframe_report.intervals import FEWEST_PROMPTS
+from specframe_report.summary import format_duration
 
 NONE = "-"
 

@@ -8,11 +8,7 @@ from math import ceil, exp, log, log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-
-from specframe.kernel.errors import needs_extra
-
-with needs_extra("bench", "specframe bench"):
-    from scipy.special import stdtrit  # Student's quantiles, without the rest of scipy.stats
+from scipy.special import stdtrit  # Student's quantiles, without the rest of scipy.stats
 
 Array = NDArray[np.float64]
 

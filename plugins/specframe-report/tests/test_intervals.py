@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from specframe.bench.figures import intervals
-from specframe.bench.figures.grid import Axes, Grid
-from specframe.bench.figures.intervals import (
+from specframe_report import intervals
+from specframe_report.grid import Axes, Grid
+from specframe_report.intervals import (
     Measure,
     Variance,
     estimate,
@@ -14,9 +14,9 @@ from specframe.bench.figures.intervals import (
     student,
     variance_of_moment,
 )
-from specframe.bench.figures.measures import rate, speedup
-from specframe.bench.figures.summary import RunSpan
-from tests.bench.report.synthetic import Drift, World
+from specframe_report.measures import rate, speedup
+from specframe_report.summary import RunSpan
+from tests.bench.synthetic import Drift, World
 
 BENCHES = 200
 

@@ -1,7 +1,7 @@
 import pytest
 
-from specframe.bench.figures.predict import predicted_speedup, predicted_speedup_by_weights
 from specframe.kernel.errors import InputError
+from specframe_report.prediction import predicted_speedup, predicted_speedup_by_weights
 
 
 def test_equation_1_is_corals_own_example():

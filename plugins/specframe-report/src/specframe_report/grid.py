@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specframe.bench.figures.intervals import Array
+from specframe_report.intervals import Array
 
 Run = Mapping[str, Any]
 Cell = tuple[str, int, int]

@@ -1,4 +1,4 @@
-"""Speedups predicted from measured times or weights read: CORAL's estimates (Weng et al. 2025, Eqs. 5, 6)."""
+"""Weights that the forwards of a composition read, for CORAL's estimate of its speedup (Weng et al. 2025, Eq. 6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline
-from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
 
 CYCLES = 2
@@ -109,44 +108,3 @@ def _parameters(pipeline: Pipeline) -> Iterator[nn.Parameter]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def predicted_speedup(
-    tau: float, *, target_seconds: float, scoring_seconds: float, drafter_seconds: float, steps: float
-) -> float:
-    """The speedup over plain decoding that the models' latencies allow, all other costs being zero.
-
-    `tau` is the tokens committed a cycle, the bonus included; `target_seconds` the target's forward over
-    one token, `scoring_seconds` its forward over a whole draft, `drafter_seconds` one forward of the
-    drafter and `steps` how many of those a cycle takes (gamma); times in any one unit. Drafters that need
-    no forward have 0 steps. Raises InputError for a cycle that takes no time, or for negative figures.
-
-    CORAL, Eq. (1): SR = tau * L_t / (gamma * L_d + L_t'), where L_t' is the latency of the forward over
-    many tokens. The equation is printed with the prime above the fraction's line; the paper's own example
-    (0.6 + 31/26 = 1.8 for Llama3-8B, Section 5.3) has it below, and so has a cycle.
-    """
-    _require(tau=tau, target_seconds=target_seconds, drafter_seconds=drafter_seconds, steps=steps)
-    cycle = steps * drafter_seconds + scoring_seconds
-    if not cycle > 0 or scoring_seconds < 0:
-        raise InputError(f"a cycle of {cycle} seconds has no speed; give the measured latencies")
-    return tau * target_seconds / cycle
-
-
-def predicted_speedup_by_weights(tau: float, *, target_weights: int, drafter_weights: int, steps: float) -> float:
-    """The speedup that sizes alone suggest where memory bandwidth bounds both models.
-
-    Weights are numbers of parameters that take part in matrix products: an embedding does not, an LM head
-    does, tied or not. Raises InputError for a target without weights, or for negative figures.
-
-    CORAL, Eq. (6): SR = tau * W_t / (gamma * W_d + W_t), by Eq. (5), L_d / L_t = W_d / W_t.
-    """
-    _require(tau=tau, drafter_weights=drafter_weights, steps=steps)
-    if not target_weights > 0:
-        raise InputError(f"a target of {target_weights} weights has no speed")
-    return tau * target_weights / (steps * drafter_weights + target_weights)
-
-
-def _require(**figures: float) -> None:
-    for name, value in figures.items():
-        if not value >= 0:  # NaN included
-            raise InputError(f"{name} is {value}; it must be 0 or more")

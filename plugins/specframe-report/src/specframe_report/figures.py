@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from specframe.bench.figures.grid import Axes, Grid, Run, dig
-from specframe.bench.figures.intervals import Measure, estimate
-from specframe.bench.figures.measures import (
+from specframe_report.grid import Axes, Grid, Run, dig
+from specframe_report.intervals import Measure, estimate
+from specframe_report.measures import (
     CYCLE_PHASES,
     PHASES,
     cost_per_token,
@@ -20,8 +20,8 @@ from specframe.bench.figures.measures import (
     speedup,
     tau,
 )
-from specframe.bench.figures.predict import predicted_speedup, predicted_speedup_by_weights
-from specframe.bench.figures.quality import measure_quality
+from specframe_report.prediction import predicted_speedup, predicted_speedup_by_weights
+from specframe_report.quality import measure_quality
 
 Figures = dict[str, Any]
 

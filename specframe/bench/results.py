@@ -9,7 +9,7 @@ from typing import Any
 
 from specframe.bench.contest.contest import Contest
 from specframe.bench.contest.contestants import Entrant
-from specframe.bench.figures.journal import Journal
+from specframe.bench.journal import Journal
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.provenance import describe_run
 from specframe.recipes.build import Plan

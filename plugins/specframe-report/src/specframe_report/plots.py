@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specframe.bench.figures.grid import dig
-from specframe.bench.figures.measures import PHASES
-from specframe.bench.figures.summary import PLAIN
-from specframe.bench.format import is_suspect
+from specframe_report.format import is_suspect
+from specframe_report.grid import dig
+from specframe_report.measures import PHASES
+from specframe_report.summary import PLAIN
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, distinct with every common colour vision."""

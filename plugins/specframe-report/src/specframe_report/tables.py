@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from tabulate import tabulate
 
-from specframe.bench.format import (
+from specframe.plugin import open_console, printable_data
+from specframe_report.format import (
     NONE,
     format_alpha,
     format_figure,
@@ -28,11 +30,6 @@ from specframe.bench.format import (
     has_quality,
     is_suspect,
 )
-from specframe.files.text import open_console, printable_data
-from specframe.kernel.errors import needs_extra
-
-with needs_extra("bench", "specframe bench"):
-    from tabulate import tabulate
 
 WIDEST = 1_000
 """Columns of a table that is printed as wide as it is, at most."""

@@ -5,12 +5,12 @@ from statistics import median
 
 import pytest
 
-from specframe.bench.figures.summary import _notes, summarise
-from specframe.bench.format import format_output
-from specframe.bench.report import write_report
-from specframe.bench.tables import print_table
 from specframe.kernel.errors import InputError
-from tests.bench.report.synthetic import World, contestant, results, run
+from specframe_report.format import format_output
+from specframe_report.page import write_report
+from specframe_report.summary import _notes, summarise
+from specframe_report.tables import print_table
+from tests.bench.synthetic import World, contestant, results, run
 
 
 @pytest.fixture(scope="module")

@@ -46,9 +46,13 @@ def merge(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def find_recipe(name: str) -> str | None:
-    """The file of a method's recipe below recipes/: for the published target or, where there is none, the small one."""
-    found = sorted(RECIPES.rglob(f"{name}.yaml"), key=lambda path: ("small" in path.parts, len(path.parts)))
-    return found[0].relative_to(RECIPES).as_posix() if found else None
+    """The file of a method's recipe below recipes/: for the published target or, where there is none, the small one.
+
+    Those to the letter of a paper come last.
+    """
+    paths = [path.relative_to(RECIPES) for path in RECIPES.rglob(f"{name}.yaml")]
+    found = sorted(paths, key=lambda path: ("papers" in path.parts, "small" in path.parts, len(path.parts), path))
+    return found[0].as_posix() if found else None
 
 
 def recipes_shown() -> dict[str, Method]:

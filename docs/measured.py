@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from benches import FOLDER, TITLES, read_benches
+from letter import setting_rows
 
 from specframe_report.format import count_compared, format_figure, format_share
 
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md", "docs/explanation/measured.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
+SETTINGS = re.compile(r"(<!-- settings (\S+) -->\n).*?(<!-- /settings -->)", re.DOTALL)
 HEAD = ("recipe", "tau", "speedup against `generate`", "against our plain decoding", "overhead")
 INLINE = re.compile(r"(<!-- (figure|best) ([^>\n]+?) -->).*?(<!-- /\2 -->)", re.DOTALL)
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -28,17 +30,19 @@ Measured = Mapping[str, Mapping[str, Any]]
 
 
 def render_blocks(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
-    """Yields every page that has a block of the bench or of papers, with its text and all blocks filled in.
+    """Yields every page that has a block of the bench, of papers or settings, with its text and all blocks filled in.
 
     A block begins with a comment that holds a YAML mapping of recipes to a note on each; a block of another bench than
     that of the embedded model names its folder. Within a sentence stands `figure BENCH RECIPE NAME [TASK]`, or `best
-    BENCH` for the largest gain over plain decoding. Raises KeyError for a recipe that the results don't have.
+    BENCH` for the largest gain over plain decoding. A block of settings names a recipe of recipes/papers. Raises
+    KeyError for a recipe that the results don't have.
     """
     measured = {bench.name: bench.measured for bench in read_benches(folder)}
     for pattern in PAGES:
         for page in sorted(ROOT.glob(pattern)):
             text = page.read_text(encoding="utf-8")
-            if any(kind.search(text) for kind in (BLOCK, PAPERS, INLINE)):
+            if any(kind.search(text) for kind in (BLOCK, PAPERS, SETTINGS, INLINE)):
+                text = SETTINGS.sub(_fill_settings, text)
                 for kind, rows in ((BLOCK, bench_rows), (PAPERS, paper_rows)):
                     text = kind.sub(partial(_fill, rows, measured), text)
                 yield page, INLINE.sub(partial(_fill_inline, measured), text)
@@ -47,6 +51,11 @@ def render_blocks(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
 def _fill(rows: Callable[..., list[str]], measured: Measured, block: re.Match[str]) -> str:
     opening, folder, named, closing = block.groups()
     return "\n".join([opening, *rows(measured, folder or "", yaml.safe_load(named)), "", closing])
+
+
+def _fill_settings(block: re.Match[str]) -> str:
+    opening, recipe, closing = block.groups()
+    return "\n".join([opening, *setting_rows(recipe), "", closing])
 
 
 def _fill_inline(measured: Measured, mark: re.Match[str]) -> str:

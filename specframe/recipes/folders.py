@@ -13,6 +13,8 @@ from specframe.kernel.errors import RecipeError
 SUFFIX = ".yaml"
 PARTS = "base"
 """The folder of files that several recipes share and that are no recipes themselves."""
+PAPERS = "papers"
+"""Folder of the recipes to the letter of their papers, which a name means where no other recipe has it."""
 CACHE = "SPECFRAME_CACHE"
 """Environment variable: another folder for it."""
 
@@ -45,6 +47,7 @@ def find_recipe(name: str) -> Path:
     if name in known:
         return known[name]
     called = [other for other in known if other.endswith(f"/{name}")]
+    called = [other for other in called if other != f"{PAPERS}/{name}"] or called
     if len(called) == 1:
         return known[called[0]]
     if called:

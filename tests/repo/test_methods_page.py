@@ -15,7 +15,8 @@ FALCON = ("falcon", "zoo://smollm2-135m")
 def test_the_page_has_every_recipe_and_component(generators):
     table = generators("catalogue").read_table()
     methods = [method for group in table["groups"] for method in group["methods"]]
-    missing = {recipe.stem for recipe in METHODS} - {method.get("recipe") for method in methods}
+    stems = {recipe.stem for recipe in METHODS if recipe.parent.name != "papers"}
+    missing = stems - {method.get("recipe") for method in methods}
     assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
     named = {part for method in methods for part in (*method.get("parts", ()), *method.get("also", ()))}
     named |= set(table["own"])

@@ -53,7 +53,7 @@ def test_noise_is_uniform_of_the_given_width(target, make_drafter):
     assert gap.std() == pytest.approx(0.25 / math.sqrt(3), rel=0.05)
 
 
-def literal_glancing(drafter, teacher: Teacher, n: int, glanced: list[list[bool]], tokens: str):
+def literal_glancing(drafter, teacher: Teacher, n: int, glanced: list[list[bool]], reading: str):
     """The second forward's inputs, position by position."""
     k, truth = drafter.block, teacher.features["last"]
     features, paired = truth[:, :n].clone(), teacher.tokens[:, 1 : n + 1].clone()
@@ -62,24 +62,24 @@ def literal_glancing(drafter, teacher: Teacher, n: int, glanced: list[list[bool]
         for j in range(k, n):
             if not glanced[b][j]:
                 features[b, j] = first[b, j - k]
-                if tokens == "drafter":
+                if reading == "paper":
                     paired[b, j] = drafter.logits(first[b, j - k]).argmax()
     return features, paired, first
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
-@pytest.mark.parametrize("tokens", ["teacher", "drafter"])
+@pytest.mark.parametrize("reading", ["paper", "features"])
 @pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
-def test_glancing_is_its_literal_restatement(make_target, make_drafter, block, tokens, progress):
+def test_glancing_is_its_literal_restatement(make_target, make_drafter, block, reading, progress):
     target = make_target(dtype=torch.float64)
     drafter = make_drafter(target, block=block)
     teacher = texts(target)
-    student = Glancing(start=0.9, noise=0.0, tokens=tokens, first=True)(drafter, teacher, progress)
+    student = Glancing(start=0.9, noise=0.0, reading=reading, first=True)(drafter, teacher, progress)
     n = student.position.shape[1] // 2
     true = teacher.features["last"][:, :n]
     seen_features, seen_tokens = drafter.inputs[1]
     glanced = [[bool((seen_features[b, j] == true[b, j]).all()) for j in range(n)] for b in range(3)]
-    features, paired, first = literal_glancing(drafter, teacher, n, glanced, tokens)
+    features, paired, first = literal_glancing(drafter, teacher, n, glanced, reading)
     second = drafter.predict(features, paired)
     torch.testing.assert_close(seen_features, features, rtol=0, atol=1e-12)
     assert torch.equal(seen_tokens, paired)
@@ -132,6 +132,39 @@ def test_a_block_of_0_is_scored_where_its_entries_stand(target):
     assert torch.equal(pairs.tokens[:, :-1], teacher.tokens[:, 1:]) and not pairs.tokens[:, -1].any()
     assert pairs.position.tolist() == [list(range(9))] * 2 and pairs.level.tolist() == [1] * 9
     assert torch.equal(pairs.mask, teacher.mask)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_the_released_glancing_shows_rows_their_own_answer(make_target, make_drafter, block, progress):
+    target = make_target(dtype=torch.float64)
+    drafter = make_drafter(target, block=block)
+    teacher = texts(target)
+    student = Glancing(reading="released", start=0.9, end=0.3, noise=0.0)(drafter, teacher, progress)
+    features, tokens = drafter.inputs[1]
+    n = features.shape[1]
+    true, wrong = teacher.features["last"], 0
+    first = drafter.predict(true[:, :n], teacher.tokens[:, 1 : n + 1])
+    for b in range(3):
+        shown = [bool((features[b, i] == true[b, i + block]).all()) for i in range(n)]
+        for i in range(n):
+            source = i + block if shown[i] else i
+            assert torch.equal(features[b, i], true[b, source]) and tokens[b, i] == teacher.tokens[b, source + 1]
+        scored_rows = [i for i in range(n) if teacher.mask[b, i + block]]
+        assert not any(shown[i] for i in range(n) if i not in scored_rows)
+        wrong = sum(
+            int(drafter.logits(first[b, i]).argmax() != teacher.logits[b, i + block].argmax()) for i in scored_rows
+        )
+        count = int((0.9 - 0.6 * progress) * wrong)
+        rows = [i for i in scored_rows if i + block + 1 < teacher.tokens.shape[1]]
+        candidates = rows[::block]
+        if block <= 2:
+            assert all(i in candidates for i in range(n) if shown[i])
+            assert sum(shown) == min(count, len(candidates))
+        else:
+            assert sum(shown) <= min(count // block, len(candidates)) * (block - 1)
+            assert bool(sum(shown)) == (count >= block)
+    assert student.level.min() >= 1 and student.level.max() <= block
 
 
 def test_glancing_falls_to_nothing_and_is_off_in_the_first_block(target, make_drafter):

@@ -8,63 +8,72 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from specframe import InputError
+from specframe.neural import gather
 from specframe.plugin import scored, shifted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.plugin import Student, Teacher, Trainable
+    from specframe.plugin import FeatureDrafter, Student, Teacher, Trainable
 
 
 class Glancing:
-    """Coupled Sequential Glancing Distillation (Falcon Section 3.2, Figure 2), as read here.
+    """Coupled Sequential Glancing Distillation (Falcon Section 3.2, Figure 2), in one of three readings.
 
     The first forward sees the true pairs (f_i, t_(i+1)), with noise; the prediction made at i is of
     position i + block. Its argmax tokens are compared with the target's own argmax tokens over the
-    scored positions: their Hamming distance, per row, is d.
+    scored positions: their Hamming distance, per row, is d. The share lambda goes in a line from `start` to `end` over
+    the training, and N = floor(lambda d) pairs of the second forward's input are replaced.
 
-    The second forward sees a sequence of the same length, divided into the same blocks, in which predictions stand in
-    for the truth: position j holds the pair (f^_j, t_(j+1)) where f^_j was predicted in the first forward at j - block,
-    as a drafter's second forward in decoding holds the predictions of its first. The first `block` positions have no
-    prediction and stay true. By default the token paired with f^_j is the teacher's: whether a drafted path of wrong
-    tokens goes on well never matters, since verification cuts it off.
+    **paper**: the second forward sees a sequence of the same length, divided into the same blocks, in which predictions
+    stand in for the truth: position j holds the pair (f^_j, t^_(j+1)) that the first forward predicted at j - block, as
+    a drafter's second forward in decoding holds the predictions of its first. The first `block` positions have no
+    prediction and stay true. The N pairs are put right ("glanced at"), feature and token together, in contiguous runs
+    that precede the positions to be predicted: whole blocks in random order, out of those whose pairs lead to scored
+    predictions, the last run being the tail of its block so that exactly N (or all there are) are replaced. So later in
+    training the second forward leans more on the drafter's own predictions. Scored are the second forward's
+    predictions, with levels block + 1 .. 2 block, since they imitate the second forward of a draft.
 
-    N = floor(lambda d) of these pairs, per row, are put right ("glanced at"), feature and token together, lambda =
-    start (1 - progress). They are taken in contiguous runs that precede the positions to be predicted: whole blocks in
-    random order, out of those whose pairs lead to scored predictions, the last run being the tail of its block so that
-    exactly N (or all there are) are replaced. So later in training the second forward leans more on the drafter's own
-    features.
+    **features**: the same, but the token paired with f^_j is the teacher's: whether a drafted path of wrong tokens goes
+    on well never matters, since verification cuts it off.
 
-    Scored are the second forward's predictions, with levels block + 1 .. 2 block, since they imitate
-    the second forward of a draft. Nothing flows back into the first forward through its features.
+    **released**, as the authors' code has it (its `start` is 0.45, its `end` 0.1): the second forward sees the true
+    pairs with noise. N of them become what they are asked to predict, the feature and the token `block` ahead, without
+    noise: single rows with blocks of 2, otherwise runs of up to `block` - 1 from every block-th row on. They are
+    scored, too, with levels 1 .. block. Every text is treated so; the code edits a batch's first one alone.
+
+    Nothing flows back into the first forward through its features.
 
     Args:
-        start: lambda at the beginning of training; it falls linearly to 0 (the paper: 0.4).
+        reading: what the second forward sees and what is put in.
+        start: lambda at the beginning of training (the paper: 0.4).
+        end: lambda at its end (the paper: 0).
         noise: half the width of the uniform noise on the true features (the paper: 0.1).
         first: also score the first forward's predictions, with levels 1 .. block. The paper does not.
-        tokens: the token paired with a predicted feature: the teacher's or the drafter's own argmax.
     """
 
     def __init__(
         self,
         *,
+        reading: Literal["paper", "features", "released"] = "paper",
         start: float = 0.4,
+        end: float = 0.0,
         noise: float = 0.1,
         first: bool = False,
-        tokens: Literal["teacher", "drafter"] = "teacher",
     ) -> None:
-        if not 0 <= start <= 1:
-            raise InputError(f"glancing: start must lie between 0 and 1, not {start}")
+        for name, share in (("start", start), ("end", end)):
+            if not 0 <= share <= 1:
+                raise InputError(f"glancing: {name} must lie between 0 and 1, not {share}")
+        self.reading = reading
         self.start = start
+        self.end = end
         self.noise = noise
         self.first = first
-        self.tokens = tokens
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The second forward's predictions, [B, n]; with `first`, the first one's before them, [B, 2n]."""
         model = shifted.feeding_drafter(drafter, "glancing")
         pairs = shifted.shift(teacher, model.spec, model.block)
-        k = model.block
         true = model.fuse(shifted.jitter(pairs.features, self.noise, model.spec))  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
             predicted = model.unroll(true, pairs.tokens)
@@ -72,18 +81,54 @@ class Glancing:
         assert predicted.features is not None
         chosen = first.argmax  # [B, n], guess of the token after position i + block
         wrong = (chosen != scored.at(teacher.argmax, pairs.position)) & pairs.mask
-        count = (self.start * (1 - progress) * wrong.sum(-1)).long()  # [B]
-        own = glances(pairs, k, count).logical_not()
-        own[:, :k] = False  # these have no prediction
-        features = torch.where(own[..., None], _later(predicted.features[:, :, 0].detach(), k), true)  # [B, n, D]
-        tokens = pairs.tokens
-        if self.tokens == "drafter":
-            tokens = torch.where(own, _later(chosen, k), tokens)
-        second = model.unroll(features, tokens)
-        second_look = shifted.student(model, second, replace(pairs, level=pairs.level + k))
-        if not self.first:
-            return second_look
-        return _joined(first, second_look)
+        count = (self._share(progress) * wrong.sum(-1)).long()  # [B]
+        if self.reading == "released":
+            inputs = _revealed(model, teacher, pairs, true, count)
+            second = shifted.student(model, model.unroll(*inputs), pairs)
+        else:
+            own = glances(pairs, model.block, count).logical_not()
+            own[:, : model.block] = False  # these have no prediction
+            later = _later(predicted.features[:, :, 0].detach(), model.block)
+            tokens = pairs.tokens
+            if self.reading == "paper":
+                tokens = torch.where(own, _later(chosen, model.block), tokens)
+            again = model.unroll(torch.where(own[..., None], later, true), tokens)
+            second = shifted.student(model, again, replace(pairs, level=pairs.level + model.block))
+        return _joined(first, second) if self.first else second
+
+    def _share(self, progress: float) -> float:
+        return self.start + (self.end - self.start) * progress
+
+
+def _revealed(
+    model: FeatureDrafter, teacher: Teacher, pairs: shifted.Shifted, true: Tensor, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The inputs in which `count` [B] rows hold what they are asked to predict: features [B, n, D], tokens [B, n]."""
+    last = teacher.tokens.shape[1] - 1  # no token follows it
+    shown = peeks(pairs.mask & (pairs.position < last), model.block, count)
+    answers = scored.at(model.fuse(gather(model.spec, teacher.features)), pairs.position)  # [B, n, D]
+    following = (pairs.position + 1).clamp(max=last)
+    return (
+        torch.where(shown[..., None], answers, true),
+        torch.where(shown, scored.at(teacher.tokens, following), pairs.tokens),
+    )
+
+
+def peeks(mask: Tensor, block: int, count: Tensor) -> Tensor:
+    """Returns which rows of mask [B, n] are shown their own answer as released: [B, n] bool, `count` [B] at most.
+
+    Blocks of 2 show single rows out of every other one. Longer ones show runs of 1 to block - 1 rows, each from a
+    multiple of `block` rows on.
+    """
+    starts = mask & ((mask.cumsum(-1) - 1) % block == 0)
+    turn = torch.rand(starts.shape, device=count.device).masked_fill(~starts, 2.0)
+    runs = count if block == 2 else count // block
+    begun = (turn.argsort(-1).argsort(-1) < runs[:, None]) & starts
+    length = torch.randint(1, max(2, block), starts.shape, device=count.device)
+    shown = begun
+    for more in range(1, block - 1):
+        shown = shown | _later(begun & (length > more), more)
+    return shown & mask
 
 
 def glances(pairs: shifted.Shifted, block: int, count: Tensor) -> Tensor:

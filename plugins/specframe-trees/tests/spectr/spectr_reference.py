@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specframe.kernel.types import ALL_DRAWS, Draw
-from specframe.testing.references import Coins, Law, Number, Row, match_reference, recorded_law, residual
+from tests.components.verifiers.references import Coins, Law, Number, Row, match_reference, recorded_law, residual
 
 Judge = Callable[[Law, Law, Sequence[int], int], tuple[list[Number], Law]]
 """Function from the law that is left, q, the tokens of a run and their draw to the chance of each, and the cover."""

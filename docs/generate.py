@@ -16,7 +16,7 @@ import click
 import notebooks
 from measured import render_blocks
 from method_table import render_methods
-from packages import read_plugins, render_project, render_requirements
+from packages import read_plugins, render_project, render_requirements, render_versions
 from pictures.chart import render_chart
 from pictures.terminal import render_terminal
 
@@ -197,6 +197,7 @@ def execute() -> int:
     check = parser.parse_args().check
     stale = []
     pages = [(ROOT / name, render()) for name, render in PAGES.items()]
+    pages += [(ROOT / name, text) for name, text in render_versions().items()]
     for path, text in [*pages, *render_blocks()]:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(ROOT).as_posix())

@@ -1,4 +1,4 @@
-"""Lists that the repository derives from its plugins: requirements-plugins.txt and the extra `methods`."""
+"""Lists that the repository derives from its plugins, and the places that state the version of specframe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from specframe._version import __version__
+from specframe.recipes.versions import series
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "# Written by docs/generate.py: every folder of plugins/, with what its tests need.\n"
+RELEASE = re.compile(r'(^version = "|^version: |^specframe |this is )\d+\.\d+\.\d+', re.MULTILINE)
+RANGE = re.compile(r"(\bspecframe[\w-]*(?:\[\w+\])?)>=[\d.]+,<[\d.]+")
+RELEASE_PAGES = ("CITATION.cff", "docs/howto/share.md", "docs/quickstart.md")
+RANGE_PAGES = ("docs/howto/share.md", "docs/tutorials/first-plugin.md")
+OWN_VERSION = "specframe-example"
+"""The plugin of the tutorial, which has a version of its own."""
 METHODS = re.compile(r"^(methods = \[.*\n)(?:    .*\n)*(\]\n)", re.MULTILINE)
 
 
@@ -43,4 +52,23 @@ def render_project(root: Path = ROOT) -> str:
     filled, count = METHODS.subn(lambda found: found[1] + "".join(names) + found[2], text)
     if count != 1:
         raise ValueError("pyproject.toml has no extra `methods`")
-    return filled
+    return in_range(filled)
+
+
+def in_range(text: str) -> str:
+    """The text with the releases that keep this one's interface, wherever it has a range of specframe's."""
+    return RANGE.sub(rf"\g<1>{series(__version__)}", text)
+
+
+def render_versions(root: Path = ROOT) -> dict[str, str]:
+    """The files that state the version in `specframe/_version.py`: the plugins' pyproject.toml, and some pages."""
+    plugins = {folder: about["project"]["name"] for folder, about in read_plugins(root)}
+    projects = {(folder / "pyproject.toml").relative_to(root).as_posix(): name for folder, name in plugins.items()}
+    released = {*RELEASE_PAGES, *(path for path, name in projects.items() if name != OWN_VERSION)}
+    ranged = {*RANGE_PAGES, *projects}
+    found = {}
+    for path in sorted(released | ranged):
+        text = (root / path).read_text(encoding="utf-8")
+        text = RELEASE.sub(rf"\g<1>{__version__}", text) if path in released else text
+        found[path] = in_range(text) if path in ranged else text
+    return found

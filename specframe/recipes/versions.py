@@ -91,8 +91,8 @@ def series(version: str) -> str:
 class Renamed:
     """Marker of an old name: the new name, and the release that takes the old name away.
 
-    A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.3")`. An old
-    option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.3")}`.
+    A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.4")`. An old
+    option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.4")}`.
     """
 
     new: str

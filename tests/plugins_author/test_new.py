@@ -20,7 +20,7 @@ from specframe.kernel.errors import PluginError
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import KINDS
 from specframe.recipes.versions import require, series
-from tests.repo.repository import PLUGINS, ROOT
+from tests.repo.repository import ROOT
 
 
 def new(*arguments: str) -> int:
@@ -229,12 +229,6 @@ def test_a_series_is_what_keeps_the_interface(version, range_):
     assert series(version) == range_
 
 
-def test_one_version_is_stated_everywhere():
+def test_the_package_has_the_version_of_its_module():
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert about["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "specframe._version.__version__"}
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {__version__}\n" in citation
-    for plugin in PLUGINS:  # ours stay in step
-        require(
-            tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["dependencies"], __version__, plugin.name
-        )

@@ -14,7 +14,7 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from tests.recipes.test_plugins import Point
 
-GONE = "0.3"
+GONE = "0.4"
 RECIPE = """\
 target: {use: table, vocab: 5}
 drafter: {use: model, model: no/model}
@@ -48,12 +48,12 @@ def read(tmp_path, tree):
 
 
 def test_an_old_option_sets_the_new_one_with_a_warning(tmp_path):
-    with pytest.warns(FutureWarning, match=r"r.yaml:3: tree.budget is now called 'nodes'; .* gone in 0.3"):
+    with pytest.warns(FutureWarning, match=r"r.yaml:3: tree.budget is now called 'nodes'; .* gone in 0.4"):
         assert read(tmp_path, "use: bush, budget: 7").options == {"nodes": 7}
 
 
 def test_an_old_component_is_the_new_one_with_a_warning(tmp_path):
-    with pytest.warns(FutureWarning, match=r"tree 'shrub' is now called 'bush'; the old name will be gone in 0.3"):
+    with pytest.warns(FutureWarning, match=r"tree 'shrub' is now called 'bush'; the old name will be gone in 0.4"):
         assert read(tmp_path, "use: shrub, nodes: 7").build().nodes == 7
 
 

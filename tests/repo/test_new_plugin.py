@@ -4,6 +4,8 @@ import tomllib
 
 import pytest
 
+from specframe import __version__
+from specframe.recipes.versions import series
 from tests.repo.repository import PLUGINS, ROOT
 
 CORE = """[project]
@@ -20,7 +22,7 @@ testing = ["pytest>=8"]
 def plugin(root, name, more=""):
     folder = root / "plugins" / f"specframe-{name}"
     folder.mkdir(parents=True)
-    about = f'[project]\nname = "specframe-{name}"\ndependencies = ["specframe-zoo", "specframe>=0.2,<0.3"]\n'
+    about = f'[project]\nname = "specframe-{name}"\ndependencies = ["specframe-zoo", "specframe>=0.1,<0.2"]\n'
     (folder / "pyproject.toml").write_text(about + more)
 
 
@@ -46,10 +48,19 @@ def test_every_plugin_is_built_with_what_builds_the_core():
 
 def test_the_extra_has_every_plugin_of_a_method(generators, root):
     found = generators("packages").render_project(root)
-    assert found == CORE.replace('"specframe-old>=0.1"', '"specframe-new>=0.2,<0.3"')
+    assert found == CORE.replace('"specframe-old>=0.1"', f'"specframe-new{series(__version__)}"')
     (root / "pyproject.toml").write_text('[project]\nname = "specframe"\n')
     with pytest.raises(ValueError, match="no extra `methods`"):
         generators("packages").render_project(root)
+
+
+def test_the_version_stands_in_one_file(generators):
+    """`python docs/generate.py` writes it everywhere else, so that a release changes `specframe/_version.py`."""
+    found = generators("packages").render_versions()
+    assert len(found) >= len(PLUGINS) + 4
+    assert {path: (ROOT / path).read_text(encoding="utf-8") for path in found} == found
+    told = [path for path, text in found.items() if __version__ in text or series(__version__) in text]
+    assert sorted(found) == told
 
 
 def test_a_plugins_rows_join_the_table_of_methods(generators):

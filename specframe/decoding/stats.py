@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from specframe.decoding.clock import Clock
 from specframe.files.text import render_table
-from specframe.kernel.transfer import TreeSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 
@@ -26,7 +23,7 @@ class Acceptance:
     """reached[d]: cycles whose accepted path has more than d nodes."""
     possible: list[int] = field(default_factory=list)
     """possible[d]: cycles whose draft has a node at depth d + 1."""
-    _pending: list[tuple[Verdict, TreeSource | tuple[Tensor, Tensor]]] = field(default_factory=list, repr=False)
+    _pending: list[tuple[Verdict, TokenTree]] = field(default_factory=list, repr=False)
 
     def add(self, cycle: Cycle) -> None:
         """Notes one cycle; it is counted later, so that counting is not timed."""
@@ -34,14 +31,14 @@ class Acceptance:
 
     def count(self, draft: TokenTree, verdict: Verdict) -> None:
         """Notes a cycle's draft and verdict."""
-        self._pending.append((verdict, draft.source or (draft.depth, draft.valid)))
+        slim = TokenTree(draft.tokens, draft.parent, draft.valid, draft.draw, draft.levels)  # laws would pile up
+        self._pending.append((verdict, slim))
 
     def settle(self) -> Acceptance:
         """Counts the noted cycles, and returns itself."""
         for verdict, tree in self._pending:
-            depth, valid = tree if isinstance(tree, tuple) else map(tree.tensor, ("depth", "valid"))
-            self.drafted += int(valid.sum()) - len(valid)
-            deepest_nodes = (depth * valid).amax(1).tolist()
+            self.drafted += int(tree.valid.sum()) - len(tree.valid)
+            deepest_nodes = (tree.depth * tree.valid).amax(1).tolist()
             for accepted, deepest in zip(verdict.length.tolist(), deepest_nodes, strict=True):
                 self.cycles += 1
                 self.accepted += accepted

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from specframe.kernel.transfer import HostTrees, depths_from, like_of, numbers_like, seen_from
+from specframe.kernel.transfer import depths_from, numbers_like, packed_like, seen_from
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.transfer import Columns, TreeSource
+Columns = tuple[list[list[bool]], list[list[int]], list[list[int]]]
 
 
 class Draw(IntEnum):
@@ -49,40 +49,42 @@ class TokenTree:
     q: Tensor | None = None  # [B, P, v] laws the sampled nodes were drawn from
     q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
     support: Tensor | None = None  # [v] int64, the tokens of q's columns; None: the whole vocabulary
-    source: TreeSource | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, source: TreeSource, levels: int) -> TokenTree:
-        """The tree of a source, whose tensors are made once they are asked for."""
-        tree = cls.__new__(cls)
-        vars(tree).update(source=source, levels=levels)
-        return tree
+    def unpack(cls, packed: Tensor, levels: int, q: Tensor | None = None, support: Tensor | None = None) -> TokenTree:
+        """The tree whose fields are views of [5, B, N] int64: tokens, parent, valid, draw and q_row."""
+        tokens, parent, valid, draw, q_row = packed.unbind(0)
+        return cls(tokens, parent, valid.bool(), draw, levels, q, None if q is None else q_row, support)
 
-    if not TYPE_CHECKING:
+    @classmethod
+    def of_rows(
+        cls, like: Tensor, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]], levels: int
+    ) -> TokenTree:
+        """The tree of each row's `top` nodes on the device of `like`; shorter rows end in invalid nodes."""
+        return cls.unpack(packed_like(like, tokens, parents), levels)
 
-        def __getattr__(self, name: str) -> Tensor:
-            """The tensors of a source."""
-            if name not in ("tokens", "parent", "valid", "draw") or self.source is None:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-            return vars(self).setdefault(name, self.source.tensor(name))
+    @property
+    def packed(self) -> Tensor:
+        """A copy of tokens, parent, valid, draw and q_row as one tensor, [5, B, N] int64: what `unpack` takes."""
+        packed = self.tokens.new_zeros(5, *self.shape)
+        packed[0], packed[1], packed[2], packed[3] = self.tokens, self.parent, self.valid, self.draw
+        if self.q_row is not None:
+            packed[4] = self.q_row
+        return packed
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and nodes, B and N."""
-        return (self.tokens.shape[0], self.tokens.shape[1]) if self.source is None else self.source.shape
+        return self.tokens.shape[0], self.tokens.shape[1]
 
     @property
     def columns(self) -> Columns:
         """Valid, parent and tokens of each row, on the host."""
-        if self.source is not None:
-            return self.source.columns()
         return self.valid.tolist(), self.parent.tolist(), self.tokens.tolist()
 
     @cached_property
     def ancestors(self) -> Tensor:
         """Nodes visible to each node, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
-        if self.source is not None:
-            return self.source.tensor("ancestors")
         if self.parent.is_cpu and len(self.parent):
             return ancestors_on_host(self.parent)
         return ancestors_of(self.parent, self.levels)
@@ -90,18 +92,14 @@ class TokenTree:
     @cached_property
     def depth(self) -> Tensor:
         """The number of edges between the root and each node: [B, N] int64."""
-        if self.source is not None:
-            return self.source.tensor("depth")
         if self.parent.is_cpu:
             return depth_on_host(self.parent)
         return depth_of(self.ancestors)
 
     def take(self, rows: Tensor) -> TokenTree:
         """The trees of these rows of the batch, int64 [R], in this order."""
-        parts = {name: getattr(self, name)[rows] for name in ("tokens", "parent", "valid", "draw")}
         q = None if self.q is None else self.q[rows]
-        q_row = None if self.q_row is None else self.q_row[rows]
-        return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row, support=self.support)
+        return TokenTree.unpack(self.packed[:, rows], self.levels, q, self.support)
 
     def whole(self, vocab: int) -> TokenTree:
         """The same tree with its laws over the whole vocabulary: q is [B, P, V], and there is no support."""
@@ -131,9 +129,6 @@ class TokenTree:
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
-        if root.is_cpu:
-            roots = [[token] for token in root.tolist()]
-            return cls.of(HostTrees(root, roots, [[-1]] * len(roots)), levels=0)
         tokens = root[:, None]
         none, top = tokens.new_full(tokens.shape, -1), tokens.new_zeros(tokens.shape)
         return cls(tokens, none, valid=none.bool(), draw=top, levels=0)
@@ -170,7 +165,7 @@ def depth_on_host(parent: Tensor) -> Tensor:
 
 def _merge(tree: TokenTree, other: TokenTree, nodes: int | None = None) -> TokenTree:
     """The first tree with the nodes of the second (see `TokenTree.merge`)."""
-    if other.source is None and (other.valid & (other.draw != Draw.TOP))[:, 1:].any():
+    if (other.valid & (other.draw != Draw.TOP))[:, 1:].any():
         raise ValueError("only a tree without sampled nodes can be merged into another")
     rows = _rows(tree, nodes)
     for row, real, parents, tokens in zip(rows, *other.columns, strict=True):
@@ -201,22 +196,12 @@ def _only(tree: TokenTree, kept: Sequence[Sequence[int]]) -> TokenTree:
     for nodes, parents in zip(kept, tree.parent.tolist(), strict=True):
         places = {node: place for place, node in enumerate(nodes)}
         above = [-1, *(places[parents[node]] for node in nodes[1:])]
-        depths: list[int] = []
-        for up in above:
-            depths.append(depths[up] + 1 if depths else 0)
-        levels = max(levels, *depths)
+        levels = max(levels, *depths_from(above))
         rows.append([(*node, 1) for node in zip(nodes, above, strict=True)] + [(0, 0, 0)] * (width - len(nodes)))
     chosen, parent, valid = numbers_like(tree.parent, rows).unbind(-1)  # [B, N]
-    return TokenTree(
-        tokens=tree.tokens.gather(1, chosen) * valid,
-        parent=parent,
-        valid=valid.bool(),
-        draw=tree.draw.gather(1, chosen) * valid,
-        levels=levels,
-        q=tree.q,
-        q_row=None if tree.q_row is None else tree.q_row.gather(1, chosen) * valid,
-        support=tree.support,
-    )
+    packed = tree.packed.gather(2, chosen.expand(5, *chosen.shape)) * valid
+    packed[1], packed[2] = parent, valid
+    return TokenTree.unpack(packed, levels, tree.q, tree.support)
 
 
 class _Row:
@@ -242,7 +227,7 @@ class _Row:
 def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
     """A tree's rows, each with room for as many nodes as it then has at most `nodes` valid ones."""
     valid, parents, tokens = tree.columns
-    top = valid if tree.source is not None else (tree.valid & (tree.draw == Draw.TOP)).tolist()
+    top = (tree.valid & (tree.draw == Draw.TOP)).tolist()
     rows = []
     for kept, above, texts, real in zip(top, parents, tokens, valid, strict=True):
         known = {key: node for node, key in enumerate(zip(above, texts, strict=True)) if kept[node]}
@@ -257,31 +242,8 @@ def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
     if not width:
         return tree
     levels = max(tree.levels, *(depth for row in rows for depth in row.depths))
-    if tree.source is not None:
-        real, above, texts = tree.columns
-        source = HostTrees(
-            like_of(tree.source),
-            [[*own, *(token for token, _ in new)] for own, new in zip(texts, fresh, strict=True)],
-            [[*own, *(parent for _, parent in new)] for own, new in zip(above, fresh, strict=True)],
-            [[*own, *[True] * len(new)] for own, new in zip(real, fresh, strict=True)],
-        )
-        return TokenTree.of(source, levels)
-    padded = [[(*node, 1) for node in row] + [(0, 0, 0)] * (width - len(row)) for row in fresh]
-    tokens, parent, valid = numbers_like(tree.tokens, padded).view(len(fresh), width, 3).unbind(-1)  # [B, new]
-    draw = tokens * 0 + Draw.TOP
-
-    def joined(old: Tensor, new: Tensor) -> Tensor:
-        both = old.new_zeros(len(old), old.shape[1] + width)
-        both[:, : old.shape[1]], both[:, old.shape[1] :] = old, new
-        return both
-
-    return TokenTree(
-        tokens=joined(tree.tokens, tokens),
-        parent=joined(tree.parent, parent),
-        valid=joined(tree.valid, valid.bool()),
-        draw=joined(tree.draw, draw),
-        levels=levels,
-        q=tree.q,
-        q_row=None if tree.q_row is None else joined(tree.q_row, tokens * 0),
-        support=tree.support,
-    )
+    numbers = packed_like(tree.tokens, *([[node[part] for node in row] for row in fresh] for part in (0, 1)))
+    old = tree.shape[1]
+    packed = numbers.new_empty(5, len(fresh), old + width)
+    packed[:, :, :old], packed[:, :, old:] = tree.packed, numbers
+    return TokenTree.unpack(packed, levels, tree.q, tree.support)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from specframe.kernel.transfer import TreeSource, integers_like
+from specframe.kernel.transfer import integers_like
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class Verdict:
     bonus: Tensor  # [B] int64, the token that follows the path
     _emitted: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _on_host: HostVerdict | None = field(default=None, init=False, repr=False, compare=False)
-    _like: Tensor | TreeSource | None = field(default=None, init=False, repr=False, compare=False)
+    _like: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _levels: int = field(default=0, init=False, repr=False, compare=False)
 
     @classmethod
@@ -42,7 +42,7 @@ class Verdict:
         Greedy decoding asks for few of them, and a kernel takes longer than a small tree's walk.
         """
         verdict = cls.__new__(cls)
-        vars(verdict).update(_on_host=host, _like=tree.source or tree.tokens, _levels=tree.levels)
+        vars(verdict).update(_on_host=host, _like=tree.tokens, _levels=tree.levels)
         return verdict
 
     if not TYPE_CHECKING:
@@ -63,8 +63,7 @@ class Verdict:
         for path, tokens in zip(self._on_host.paths, self._on_host.tokens, strict=True):
             left = width - len(path)
             rows.append([0, *path, *[-1] * left, *tokens, *[0] * left, len(path), len(tokens), tokens[-1]])
-        like = self._like.tensor("tokens") if isinstance(self._like, TreeSource) else self._like
-        return integers_like(like, rows)  # [B, (A + 1) + (A + 1) + 3]
+        return integers_like(self._like, rows)  # [B, (A + 1) + (A + 1) + 3]
 
     @cached_property
     def count(self) -> Tensor:

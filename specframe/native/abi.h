@@ -120,9 +120,8 @@ typedef struct Search {
 
 /* The finished trees, with N of at most `nodes` nodes each. */
 typedef struct Trees {
-  int64_t *tokens, *parents, *depths; /* [B, N] */
-  uint8_t *valid, *ancestors;         /* [B, N] and [B, N, N] */
-  int64_t nodes, levels, passes;      /* N, and the number of forward passes */
+  int64_t* packed;               /* [5, B, N]: tokens, parents, valid, draws and rows of q; all nodes are `top` */
+  int64_t nodes, levels, passes; /* N, and the number of forward passes */
 } Trees;
 
 /* An LM head with its copy in 8 bits, and how far products with the copy may be off. */
@@ -136,8 +135,7 @@ typedef struct GreedyChoice {
   const void* table;      /* [V, D], the embeddings */
   int64_t known;          /* V */
   const int64_t* tokens;  /* [M] */
-  const int64_t* depths;  /* [M], of a tree's nodes: with their row's length they are positions */
-  const int64_t* parents; /* [M] */
+  const int64_t* parents; /* [M], earlier nodes of the row; the root's is not read */
   const uint8_t* valid;   /* [M] */
   int64_t positions;      /* of the table of angles and of the text: a node after the last stands there */
   int64_t halves;         /* whether embeddings and `last` are bfloat16, else float32 */

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import BeamSearch, TokenTree
-from specframe.native.abi import Network, Search, SessionRows, Weight
+from specframe.native.abi import Network, Search, SessionRows, Trees, Weight
 from specframe.native.build import load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.modules import Cells
-from specframe.native.values import NativeTrees, NewPairs, check_pairs, packed_pairs
+from specframe.native.values import NewPairs, check_pairs, packed_pairs
 
 NO_WEIGHT = Weight(None, None, 0, 0, 0)
 
@@ -123,16 +123,18 @@ class NativeDraft:
         new = None if pairs is None else packed_pairs(pairs)
         if self._wanted is None or self._wanted[0] is not search:
             self._wanted = search, _search(search)
-        trees = NativeTrees(batch, search.nodes)
+        written = torch.empty(5 * batch * search.nodes, dtype=torch.int64)
+        trees = Trees(packed=written.data_ptr())
         load_native().specframe_draft(
             ctypes.byref(self._network),
             ctypes.byref(rows),
             None if new is None else ctypes.byref(new),
             ctypes.byref(self._wanted[1]),
-            ctypes.byref(trees.record),
+            ctypes.byref(trees),
         )
         del numbers
-        return TokenTree.of(trees, trees.record.levels), trees.record.passes
+        packed = written[: 5 * batch * trees.nodes].view(5, batch, trees.nodes)
+        return TokenTree.unpack(packed, trees.levels), trees.passes
 
     def _check(
         self,

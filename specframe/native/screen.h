@@ -197,15 +197,23 @@ inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
 }
 
 // The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
-// memory, or 2 where a token or a depth is out of bounds.
+// memory, or 2 where a token or a parent is out of bounds.
 extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
                                 void* const* taps, const GreedyChoice* choice) try {
   const GreedyChoice& c = *choice;
   const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;
-  std::vector<int64_t> positions(rows);
+  const int64_t nodes = batch->nodes;
+  std::vector<int64_t> positions(rows), depths(rows);
+  std::vector<uint8_t> sees(rows * nodes);
   for (int64_t i = 0; i < rows; ++i) {
-    if (c.tokens[i] < 0 || c.tokens[i] >= c.known || c.depths[i] < 0 || c.depths[i] >= batch->nodes) return 2;
-    positions[i] = std::min(batch->length[i / batch->nodes] + c.depths[i], c.positions - 1);
+    const int64_t node = i % nodes, parent = i - node + std::max<int64_t>(c.parents[i], 0);
+    if (c.tokens[i] < 0 || c.tokens[i] >= c.known || (node && parent >= i)) return 2;
+    if (node) {
+      depths[i] = depths[parent] + 1;
+      std::memcpy(&sees[i * nodes], &sees[parent * nodes], nodes);
+    }
+    sees[i * nodes + node] = 1;
+    positions[i] = std::min(batch->length[i / nodes] + depths[i], c.positions - 1);
   }
   const std::unique_ptr<float[]> hidden(new float[count]);
   for (int64_t i = 0; i < count; ++i) {
@@ -214,6 +222,7 @@ extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, 
   }
   Batch placed = *batch;
   placed.positions = positions.data();
+  placed.sees = sees.data();
   if (specframe_decode(shape, layers, &placed, cache, hidden.get(), ending, taps, nullptr)) return 1;
   if (c.halves) {
     auto* last = static_cast<uint16_t*>(c.last);
@@ -222,7 +231,7 @@ extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, 
     std::memcpy(c.last, hidden.get(), count * sizeof(float));
   }
   if (specframe_likeliest(c.screen, hidden.get(), rows, c.best)) return 1;
-  for (int64_t row = 0; row < batch->rows; ++row) follow(c, batch->nodes, row);
+  for (int64_t row = 0; row < batch->rows; ++row) follow(c, nodes, row);
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;

@@ -92,10 +92,7 @@ class GreedyPass:
         [B, N, D] in the table's dtype. Raises ValueError for what native code would misread.
         """
         layers, table, shape = self._layers, self._table, tree.shape
-        tensors = () if tree.source is not None else _tensors(tree)
-        tokens, depths, sees, parents, valid = (
-            tree.source.addresses if tree.source else (part.data_ptr() for part in tensors)
-        )
+        tokens, parents, valid = _fields(tree)
         blocks, angles = layers.memory(cache, end := base + shape[1])
         check_numbers(taps.values(), table.dtype)
         check_room("rows", 0, shape[0], blocks.shape[1])
@@ -112,7 +109,6 @@ class GreedyPass:
             cache_rows=blocks.shape[1],
             slots=blocks.shape[3],
             base=base,
-            sees=sees,
             length=ctypes.addressof(lengths),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
@@ -122,10 +118,9 @@ class GreedyPass:
         choice = GreedyChoice(
             table=table.data_ptr(),
             known=table.shape[0],
-            tokens=tokens,
-            depths=depths,
-            parents=parents,
-            valid=valid,
+            tokens=tokens.data_ptr(),
+            parents=parents.data_ptr(),
+            valid=valid.data_ptr(),
             positions=context,
             halves=table.dtype == torch.bfloat16,
             screen=ctypes.addressof(self._screen.record),
@@ -137,7 +132,7 @@ class GreedyPass:
             *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
             *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
         )
-        del tensors  # read by their addresses until here
+        del tokens, parents, valid  # read by their addresses until here
         return last, best, _verdict(followed, *shape)
 
 
@@ -152,15 +147,13 @@ def _verdict(followed: ctypes.Array[c_int64], rows: int, nodes: int) -> HostVerd
     return verdict
 
 
-def _tensors(tree: TokenTree) -> tuple[Tensor, ...]:
-    """A tree's tensors as `TreeSource.addresses` has them. Raises ValueError where native code would misread them."""
-    fields = tree.tokens, tree.depth, tree.ancestors, tree.parent, tree.valid
-    tokens, depths, sees, parents, valid = found = tuple(part.contiguous() for part in fields)
-    check_sight(sees, (*tokens.shape, tokens.shape[1]))
+def _fields(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
+    """A tree's tokens, parents and valid, contiguous. Raises ValueError where native code would misread them."""
+    tokens, parents, valid = tree.tokens.contiguous(), tree.parent.contiguous(), tree.valid.contiguous()
     check_sight(valid, tuple(tokens.shape))
-    if any(part.dtype != torch.int64 or part.shape != tokens.shape for part in (tokens, depths, parents)):
-        raise ValueError(f"tokens, depths and parents are int64 {list(tokens.shape)}")
-    return found
+    if any(part.dtype != torch.int64 or part.shape != tokens.shape for part in (tokens, parents)):
+        raise ValueError(f"tokens and parents are int64 {list(tokens.shape)}")
+    return tokens, parents, valid
 
 
 def _rounded(states: Tensor) -> Tensor:

@@ -147,7 +147,8 @@ void write(const Search& s, const int64_t* roots, const int64_t* support, const 
   const int64_t size = std::min<int64_t>(most, rows[0].values.size());
   out->nodes = size;
   out->levels = std::min(levels, size - 1);
-  std::memset(out->ancestors, 0, rows.size() * size * size);
+  const int64_t all = rows.size() * size;
+  std::memset(out->packed + 3 * all, 0, 2 * all * sizeof(int64_t));
   for (size_t b = 0; b < rows.size(); ++b) {
     const Candidates& row = rows[b];
     std::vector<int64_t> chosen = row.best(size);
@@ -158,14 +159,9 @@ void write(const Search& s, const int64_t* roots, const int64_t* support, const 
       const int64_t one = chosen[i], at = b * size + i, column = row.columns[one];
       const auto parent = std::lower_bound(chosen.begin(), chosen.end(), row.parents[one]);
       const bool found = parent != chosen.end() && *parent == row.parents[one];
-      const int64_t up = found ? parent - chosen.begin() : -1;
-      out->tokens[at] = one == 0 ? roots[b] : support ? support[column] : column;
-      out->parents[at] = up;
-      out->depths[at] = i ? out->depths[b * size + std::max<int64_t>(up, 0)] + 1 : 0;
-      out->valid[at] = kept[one] && row.values[one] > -INFINITY;
-      uint8_t* sees = out->ancestors + at * size;
-      if (i) std::memcpy(sees, out->ancestors + (b * size + std::max<int64_t>(up, 0)) * size, size);
-      sees[i] = 1;
+      out->packed[at] = one == 0 ? roots[b] : support ? support[column] : column;
+      out->packed[all + at] = found ? parent - chosen.begin() : -1;
+      out->packed[2 * all + at] = kept[one] && row.values[one] > -INFINITY;
     }
   }
 }

@@ -1,18 +1,16 @@
-"""Values that a native draft takes and gives: the pairs of a commit, and trees that become tensors once asked for."""
+"""Values that a native draft takes and gives: the pairs of a commit, and trees."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_bool, c_int64, c_void_p
+from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
 
-from specframe.kernel.transfer import Columns
-from specframe.native.abi import Pairs, Trees
+from specframe.native.abi import Pairs
 from specframe.native.linear import QuantizedLinear
 
 
@@ -78,45 +76,3 @@ def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_i
         return None
     numbers = [number for row in rows for number in (*row, *[0] * (most - len(row)))]
     return (c_int64 * len(numbers))(*numbers)
-
-
-class NativeTrees:
-    """The trees of a draft, as native code wrote them: a `TreeSource`."""
-
-    def __init__(self, rows: int, most: int) -> None:
-        """Room for the trees of so many rows, of at most so many nodes each."""
-        self._rows, self._room = rows, rows * most
-        self._numbers = (c_int64 * (3 * self._room))()  # tokens, parents and depths, [B, N] each
-        self._marks = (c_bool * ((1 + most) * self._room))()  # valid, [B, N], and ancestors, [B, N, N]
-        numbers, marks = ctypes.addressof(self._numbers), ctypes.addressof(self._marks)
-        self.record = Trees(*(numbers + 8 * self._room * part for part in range(3)), marks, marks + self._room)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and nodes."""
-        return self._rows, self.record.nodes
-
-    @property
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        """The starts of tokens, depths, ancestors, parents and valid."""
-        record = self.record
-        return record.tokens, record.depths, record.ancestors, record.parents, record.valid
-
-    def tensor(self, name: str) -> Tensor:
-        """A field; it shares the storage."""
-        rows, nodes = self.shape
-        if name == "draw":
-            return torch.zeros(rows, nodes, dtype=torch.int64)
-        if name in ("valid", "ancestors"):
-            shape, start = ((rows, nodes), 0) if name == "valid" else ((rows, nodes, nodes), self._room)
-            return torch.frombuffer(self._marks, dtype=torch.bool, count=prod(shape), offset=start).view(shape)
-        start = 8 * self._room * ("tokens", "parent", "depth").index(name)
-        return torch.frombuffer(self._numbers, dtype=torch.int64, count=rows * nodes, offset=start).view(rows, nodes)
-
-    def columns(self) -> Columns:
-        """Valid, parents and tokens of each row."""
-        rows, nodes = self.shape
-        spans = [slice(row * nodes, (row + 1) * nodes) for row in range(rows)]
-        parents = [slice(self._room + span.start, self._room + span.stop) for span in spans]
-        valid = [self._marks[span] for span in spans]
-        return valid, [self._numbers[span] for span in parents], [self._numbers[span] for span in spans]

@@ -1,13 +1,12 @@
-"""Trees that were grown on the host: their tensors are those of a tree of tensors."""
+"""Trees of rows of numbers: their fields are those of a tree of tensors."""
 
-import ctypes
+import pickle
 from dataclasses import replace
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.kernel.transfer import HostTrees
 from specframe.kernel.types import Draw, TokenTree
 
 FIELDS = ("tokens", "parent", "valid", "draw", "depth", "ancestors")
@@ -35,30 +34,43 @@ def of_tensors(tokens, parents):
     return TokenTree(*padded[:2], padded[2].bool(), torch.full_like(padded[0], Draw.TOP), levels=width)
 
 
-@given(grown())
-def test_a_host_tree_has_the_tensors_of_a_tree_of_tensors(columns):
-    tree, wanted = TokenTree.of(HostTrees(torch.zeros(1).long(), *columns), levels=7), of_tensors(*columns)
-    assert tree.shape == wanted.shape
+def of_rows(columns):
+    return TokenTree.of_rows(torch.zeros(1).long(), *columns, levels=7)
+
+
+def check_fields(tree, wanted):
     for name in FIELDS:
         found, expected = getattr(tree, name), getattr(wanted, name)
-        assert found.dtype == expected.dtype and found.tolist() == expected.tolist(), name
-    assert tree.columns == wanted.columns
+        assert found.dtype == expected.dtype and torch.equal(found, expected), name
 
 
 @given(grown())
-def test_native_code_reads_the_same_at_the_addresses(columns):
-    source = HostTrees(torch.zeros(1).long(), *columns)
-    for name, address in zip(("tokens", "depth", "ancestors", "parent", "valid"), source.addresses, strict=True):
-        tensor = source.tensor(name)
-        read = ctypes.string_at(address, tensor.numel() * tensor.itemsize)
-        assert read == tensor.contiguous().numpy().tobytes(), name
+def test_a_tree_of_rows_has_the_fields_of_a_tree_of_tensors(columns):
+    tree, wanted = of_rows(columns), of_tensors(*columns)
+    assert tree.shape == wanted.shape and tree.columns == wanted.columns
+    check_fields(tree, wanted)
 
 
-def test_a_tensor_of_a_host_tree_is_a_copy():
-    source = HostTrees(torch.zeros(1).long(), [[1, 2]], [[-1, 0]])
-    source.tensor("tokens").zero_()
-    source.tensor("valid").zero_()
-    assert source.tensor("tokens").tolist() == [[1, 2]] and bool(source.tensor("valid").all())
+@given(grown())
+def test_packing_replacing_and_pickling_keep_every_field(columns):
+    tree, q = of_rows(columns), torch.rand(len(columns[0]), 1, 3)
+    packed = tree.packed
+    assert packed.shape == (5, *tree.shape) and packed.dtype == torch.int64
+    check_fields(TokenTree.unpack(packed, 7), tree)
+    check_fields(pickle.loads(pickle.dumps(tree)), tree)
+    sampled = replace(tree, q=q, q_row=tree.parent.clamp(min=0))
+    check_fields(sampled, tree)
+    again = TokenTree.unpack(sampled.packed, 7, q)
+    assert tree.q_row is None and torch.equal(again.q_row, sampled.q_row) and again.q is q
+    other = replace(tree, tokens=tree.tokens + 1)
+    assert other.columns == (*tree.columns[:2], other.tokens.tolist()) and "tokens=tensor(" in repr(other)
+
+
+def test_the_fields_are_views_of_one_tensor():
+    packed = torch.tensor([[[4, 5]], [[-1, 0]], [[1, 1]], [[0, 0]], [[0, 0]]])
+    tree = TokenTree.unpack(packed, levels=1)
+    packed[0, 0, 1] = 7
+    assert tree.tokens.tolist() == [[4, 7]]
 
 
 def test_a_root_alone_on_the_host():
@@ -69,16 +81,14 @@ def test_a_root_alone_on_the_host():
 
 
 def both_ways(columns):
-    """The same trees, by a source and by tensors; equal siblings, which no draft has, are one."""
+    """Trees of rows and of tensors, without equal siblings, which no draft has."""
     unlike = [[9 * at + token % 9 for at, token in enumerate(row)] for row in columns[0]]
-    source = HostTrees(torch.zeros(1).long(), unlike, columns[1])
-    return TokenTree.of(source, levels=7), of_tensors(unlike, columns[1])
+    return of_rows((unlike, columns[1])), of_tensors(unlike, columns[1])
 
 
 def check_equal(tree, wanted):
-    assert tree.levels == wanted.levels and tree.source is not None and wanted.source is None
-    for name in FIELDS:
-        assert torch.equal(getattr(tree, name), getattr(wanted, name)), name
+    assert tree.levels == wanted.levels
+    check_fields(tree, wanted)
 
 
 @given(grown(), grown(), st.sampled_from([None, 1, 4, 9]))

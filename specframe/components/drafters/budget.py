@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from specframe.kernel.costs import Costs
-from specframe.kernel.transfer import HostTrees, like_of
 from specframe.kernel.types import Committed, TokenTree
 
 
@@ -68,15 +66,11 @@ class Paying:
         width = max(node for real in valid for node, known in enumerate(real) if known) + 1
         if width <= own:
             return draft
-        if both.source is not None:
-            if width == both.shape[1] and valid == columns[0]:
-                return both
-            parents, tokens = ([row[:width] for row in part] for part in columns[1:])
-            source = HostTrees(like_of(both.source), tokens, parents, [row[:width] for row in valid])
-            return TokenTree.of(source, both.levels)
-        parts = {name: getattr(both, name)[:, :width] for name in ("tokens", "parent", "draw")}
-        q_row = None if both.q_row is None else both.q_row[:, :width]
-        return replace(both, **parts, valid=both.valid.new_tensor(valid)[:, :width], q_row=q_row)
+        if width == both.shape[1] and valid == columns[0]:
+            return both
+        packed = both.packed[..., :width]
+        packed[2] = packed.new_tensor(valid)[:, :width]
+        return TokenTree.unpack(packed, both.levels, both.q, both.support)
 
 
 class _Row:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from specframe.kernel.costs import Costs
-from specframe.kernel.transfer import HostTrees, numbers_like
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.types import TokenTree
 
 
 class Trie:
@@ -85,21 +84,7 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
         counts = costs.counts([[trie.chances[node] for node in trie.ranked()] for trie in tries])
         tries = [trie.best(count) for trie, count in zip(tries, counts, strict=True)]
         width = max(map(len, tries))
-    if not tries or (width == 1 and not root.is_cpu):
+    if not tries or width == 1:
         return TokenTree.root_only(root)
     levels = max(depth for trie in tries for depth in trie.depths)
-    if root.is_cpu:
-        source = HostTrees(root, [trie.tokens for trie in tries], [trie.parents for trie in tries])
-        return TokenTree.of(source, levels)
-    rows = numbers_like(
-        root,
-        [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries],
-    )  # [B, 3, N]: one copy to the device
-    tokens, parent, valid = rows.unbind(1)
-    return TokenTree(
-        tokens=tokens,
-        parent=parent,
-        valid=valid.bool(),
-        draw=tokens.new_full(tokens.shape, Draw.TOP),
-        levels=levels,
-    )
+    return TokenTree.of_rows(root, [trie.tokens for trie in tries], [trie.parents for trie in tries], levels)

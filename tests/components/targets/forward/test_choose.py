@@ -110,9 +110,10 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
     [
         (VOCABULARY, [-1, 0], {}, "tokens beyond the vocabulary"),
         (-1, [-1, 0], {}, "tokens beyond the vocabulary"),
-        (3, [-1, 0], {"depth": torch.tensor([[0, 2]])}, "depths beyond its nodes"),
-        (3, [-1, 0], {"depth": torch.tensor([[0, 1, 2]])}, r"are int64 \[1, 2\]"),
-        (3, [-1, 0], {"ancestors": torch.ones(1, 2, 3, dtype=torch.bool)}, "what nodes see"),
+        (3, [-1, 1], {}, "parents that are not earlier nodes"),
+        (3, [-1, 2], {}, "parents that are not earlier nodes"),
+        (3, [-1, 0], {"parent": torch.tensor([[-1, 0, 1]])}, r"are int64 \[1, 2\]"),
+        (3, [-1, 0], {"valid": torch.ones(1, 3, dtype=torch.bool)}, "what nodes see"),
     ],
 )
 def test_a_tree_that_native_code_would_misread_is_refused(native, token, parent, change, message):

@@ -1,4 +1,4 @@
-"""Fixtures of every test, the core's and the plugins': the same random numbers in whatever order tests run."""
+"""Fixtures of every test, the core's and the plugins': a small model, a recipe around it, the same random numbers."""
 
 from pathlib import Path
 
@@ -33,3 +33,22 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model().save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def drafting() -> str:
+    """The drafter and the policy of `recipe`, two sections of YAML; a folder of tests may have others."""
+    return "drafter: {use: falcon, block: 2}\ntree: {use: dynamic, depth: 4, width: 3, nodes: 8}\n"
+
+
+@pytest.fixture
+def recipe(model_folder: Path, tmp_path: Path, drafting: str) -> Path:
+    """A recipe around the small model."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n{drafting}"
+        "verifier: {use: match}\n"
+        "sampling: {temperature: 0.0, max_new_tokens: 20}\n"
+        "run: {prompts: [hello there, good morning], seed: 1, repeats: 1}\n"
+    )
+    return path

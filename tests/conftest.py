@@ -26,17 +26,3 @@ def own_notes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def model():
     return make_model()
-
-
-@pytest.fixture
-def recipe(model_folder, tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n"
-        "drafter: {use: falcon, block: 2}\n"
-        "tree: {use: dynamic, depth: 4, width: 3, nodes: 8}\n"
-        "verifier: {use: match}\n"
-        "sampling: {temperature: 0.0, max_new_tokens: 20}\n"
-        "run: {prompts: [hello there, good morning], seed: 1, repeats: 1}\n"
-    )
-    return path

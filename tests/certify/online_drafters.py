@@ -23,6 +23,13 @@ def note_changes(monkeypatch) -> list[bool]:
     return changes
 
 
+def require_lossless_learning(found, drafter, changes):
+    """A comparison of all branches shows the target's law, and the drafter learnt in most of them."""
+    assert found.enumeration.exhausted and found.tv < 1e-9
+    assert isinstance(drafter, Restless) and drafter.learner is not None
+    assert sum(changes) > found.enumeration.branches / 2
+
+
 class Changed(Restless):
     """Draws before a change of its weights, and records the distribution after it."""
 

@@ -44,7 +44,10 @@ def test_a_table_is_read_by_column(tmp_path):
     ],
 )
 def test_a_table_without_prompts_is_refused(text, words, tmp_path):
-    path = tmp_path / "set.csv"
+    refused(tmp_path / "set.csv", text, words)
+
+
+def refused(path, text, words):
     path.write_text(text)
     with pytest.raises(InputError, match=words):
         read_prompts(path)
@@ -67,10 +70,7 @@ def test_a_text_file_has_a_prompt_a_line(tmp_path):
     ],
 )
 def test_bad_files_name_the_line(tmp_path, text, words):
-    path = tmp_path / "set.jsonl"
-    path.write_text(text)
-    with pytest.raises(InputError, match=words):
-        read_prompts(path)
+    refused(tmp_path / "set.jsonl", text, words)
 
 
 def test_a_missing_file_is_named(tmp_path):

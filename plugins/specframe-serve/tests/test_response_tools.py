@@ -1,16 +1,13 @@
 """Functions and their calls in OpenAI's Responses API."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from serving import QUESTION, Serving, make_pipeline
 from test_clients import listening
 from test_responses import events, respond
-from test_tools import PLAIN, TAGGED, TOOLS, require_weather
+from test_tools import PLAIN, TAGGED, TOOLS, choosing, require_weather
 
-from specframe_serve.protocol import ChatRequest
-from specframe_serve.tools import ToolForm
 from tests.small_model import make_json_tokenizer
 
 FLAT = [{"type": "function"} | tool["function"] for tool in TOOLS]
@@ -64,12 +61,8 @@ def test_a_stream_has_calls_as_items_of_their_own(calling):
 
 
 def test_text_and_calls_of_the_models_own_choice_are_two_items(caller):
-    """Here a grammar of the recipe stands for the choice."""
-    form = ToolForm.of(caller.tokenizer.chat_template, ChatRequest(messages=QUESTION, tools=TOOLS).offered, True)
-    rules = form.rules("weather")
-    if form.tagged:
-        rules = rules.replace("start: call", 'start: "ok " call')
-    with Serving(replace(caller, sampling=replace(caller.sampling, grammar={"lark": rules})), context=600) as serving:
+    serving, form = choosing(caller)
+    with serving:
         *messages, call = respond(serving, tools=FLAT).json()["output"]
         assert [message["content"][0]["text"] for message in messages] == (["ok"] if form.tagged else [])
         require_weather(as_chat(call))

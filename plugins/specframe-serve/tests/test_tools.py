@@ -83,13 +83,18 @@ def test_a_stream_has_the_calls_in_its_last_chunk(calling):
     assert call["index"] == 0 and call["function"] == whole["message"]["tool_calls"][0]["function"]
 
 
-def test_calls_of_the_models_own_choice_are_read(caller):
-    """Here a grammar of the recipe stands for the choice."""
+def choosing(caller):
+    """A server whose model chooses to call a function, for which a grammar of the recipe stands, and its form."""
     form = ToolForm.of(caller.tokenizer.chat_template, ChatRequest(messages=QUESTION, tools=TOOLS).offered, True)
     rules = form.rules("weather")
     if form.tagged:
         rules = rules.replace("start: call", 'start: "ok " call')
-    with Serving(replace(caller, sampling=replace(caller.sampling, grammar={"lark": rules})), context=600) as serving:
+    return Serving(replace(caller, sampling=replace(caller.sampling, grammar={"lark": rules})), context=600), form
+
+
+def test_calls_of_the_models_own_choice_are_read(caller):
+    serving, form = choosing(caller)
+    with serving:
         (choice,) = serving.chat(tools=TOOLS).json()["choices"]
         require_weather(choice["message"]["tool_calls"][0])
         assert choice["message"]["content"] == ("ok" if form.tagged else None)

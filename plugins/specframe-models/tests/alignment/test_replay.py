@@ -83,12 +83,17 @@ def decoded(drafter, target) -> tuple[Tensor, Tensor, list[dict[int, tuple[list[
     return tokens, mask, rejected
 
 
+def told(make, layers=6):
+    """A target, a drafter bound to it, and the texts decoded with them, of which `decoded` tells."""
+    target = tiny_target(layers=layers)
+    drafter = bound(make, target)
+    return target, drafter, *decoded(drafter, target)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification(make) -> None:
-    target = tiny_target(layers=6)
-    drafter = bound(make, target)
-    tokens, mask, rejected = decoded(drafter, target)
+    target, drafter, tokens, mask, rejected = told(make)
     rollout = Replay(levels=LEVELS, roots=100)
     teacher = rollout.ask(target, drafter, tokens, mask)
     student = rollout(drafter, teacher, 0.0)
@@ -116,9 +121,7 @@ def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_predictions_are_those_of_each_draft_by_itself(make) -> None:
     """A draft alone behind its text gives the same numbers: nothing leaks from draft to draft, or from row to row."""
-    target = tiny_target(layers=6)
-    drafter = bound(make, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(make)
     rollout = Replay(levels=LEVELS, roots=5)
     teacher = rollout.ask(target, drafter, tokens, mask)
     student = rollout(drafter, teacher, 0.0)
@@ -187,9 +190,7 @@ def test_roots_are_chosen_at_random() -> None:
 
 
 def test_what_follows_a_drafted_end_does_not_count(monkeypatch) -> None:
-    target = tiny_target(layers=2)
-    drafter = bound(language_model, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(language_model, layers=2)
     even = frozenset(range(0, 11, 2))
     monkeypatch.setattr(type(target), "ends", even)  # so that many drafted tokens are ends
     teacher = Replay(levels=LEVELS, roots=9).ask(target, drafter, tokens, mask)
@@ -207,9 +208,7 @@ def test_what_follows_a_drafted_end_does_not_count(monkeypatch) -> None:
 
 
 def test_sampled_drafts_follow_the_drafter() -> None:
-    target = tiny_target(layers=2)
-    drafter = bound(language_model, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(language_model, layers=2)
     found = []
     for seed in range(40):
         torch.manual_seed(seed)
@@ -230,9 +229,7 @@ def test_sampled_drafts_follow_the_drafter() -> None:
 @pytest.mark.parametrize("make", [language_model, Eagle, Eagle3])
 def test_a_teacher_of_texts_is_read_along(make) -> None:
     """As validation has it."""
-    target = tiny_target(layers=6)
-    drafter = bound(make, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(make)
     teacher = target.teach(tokens, mask)
     student = Replay()(drafter, teacher, 0.0)
     other = (AlongText() if not drafter.taps else TeacherForced(noise=0.0))(drafter, teacher, 0.0)
@@ -243,9 +240,7 @@ def test_a_teacher_of_texts_is_read_along(make) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_gradients_reach_the_drafter_alone_and_help(make) -> None:
-    target = tiny_target(layers=6)
-    drafter = bound(make, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(make)
     rollout, loss = Replay(levels=LEVELS), JensenShannon()
     torch.manual_seed(0)
     teacher = rollout.ask(target, drafter, tokens, mask)
@@ -262,18 +257,14 @@ def test_gradients_reach_the_drafter_alone_and_help(make) -> None:
 
 
 def test_drafting_drops_nothing_out_and_puts_training_back() -> None:
-    target = tiny_target(layers=2)
-    drafter = bound(language_model, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(language_model, layers=2)
     drafter.module.train()
     Replay().ask(target, drafter, tokens, mask)
     assert drafter.module.training
 
 
 def test_refusals() -> None:
-    target = tiny_target(layers=6)
-    drafter = bound(language_model, target)
-    tokens, mask, _ = decoded(drafter, target)
+    target, drafter, tokens, mask, _ = told(language_model)
     for options, message in (
         ({"levels": 0}, "levels must be at least 1"),
         ({"roots": 0}, "roots must be at least 1"),

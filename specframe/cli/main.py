@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 
 import click
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for word in words:
             require_unicode(word, "command line")
         color = False if os.environ.get("NO_COLOR") else None
-        with specframe.make_context(PROGRAM, words, color=color) as context:
+        with _warnings_in_one_line(), specframe.make_context(PROGRAM, words, color=color) as context:
             status = specframe.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
@@ -59,6 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails at it once more at its end
         return 2
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Prints warnings for users without the line of code that they come from."""
+    usual = warnings.formatwarning
+
+    def in_one_line(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        return f"{message}\n" if category is FutureWarning else usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = in_one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _print_whatever_comes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
@@ -87,6 +88,10 @@ def misfits(
                 f"'{type(part).__name__}' has no `{attribute}`: see what a {section} declares in its interface",
             )
             return
+    verify = getattr(verifier, "verify", None)
+    if verify is not None and "p" in signature(verify).parameters:  # the second one's name in release 0.2
+        yield "verifier", f"'{rule}' is written for release 0.2: `verify` takes (tree, laws, random); let p = laws.all"
+        return
     if tree is None and not drafter.promise.complete:
         yield "drafter", f"'{name}' grows a tree policy: add `tree: {{use: dynamic}}` or `{{use: chain}}`"
         return

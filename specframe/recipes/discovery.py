@@ -12,7 +12,7 @@ import pluggy
 from specframe._version import __version__
 from specframe.kernel.errors import PluginError
 from specframe.recipes.registry import Registration, Registry, one_line
-from specframe.recipes.versions import Renamed, require
+from specframe.recipes.versions import Renamed, release_hint, require
 
 GROUP = "specframe"
 """The entry-point group that pip-installed plugins name themselves in."""
@@ -63,7 +63,7 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
         except PluginError as error:
             registry.broken[package] = str(error)
         except (Exception, SystemExit) as error:
-            registry.broken[package] = one_line(error)
+            registry.broken[package] = one_line(error) + release_hint(error, package)
     return registry
 
 

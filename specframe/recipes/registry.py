@@ -19,7 +19,7 @@ from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verif
 from specframe.kernel.layers import PromptSelection, SightPolicy
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout, Watcher
-from specframe.recipes.versions import Renamed, missing_methods
+from specframe.recipes.versions import Renamed, missing_methods, release_hint
 
 KINDS: dict[str, type] = {
     "target": Target,
@@ -87,8 +87,9 @@ class Registration:
         try:
             return getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:
+            reason = one_line(error) + release_hint(error, self.package)
             raise PluginError(
-                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: {one_line(error)}"
+                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: {reason}"
             ) from error
 
 
@@ -139,7 +140,8 @@ class Registry:
         raise PluginError(
             f"no {kind} named '{name}'{near or remedy} "
             f"(installed: {', '.join(e.name for e in known) or 'none'}"
-            + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
+            + "".join(f"; {package} is broken: {reason}" for package, reason in self.broken.items())
+            + ")"
         )
 
     def extension(self, name: str, user: str, package: str) -> Any:

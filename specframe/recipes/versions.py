@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from specframe._version import __version__
 from specframe.kernel.errors import PluginError
 
 PACKAGE = "specframe"
+MERGED = {
+    "specframe-dflash": "specframe-blocks",
+    "specframe-llamacpp": "specframe-scaling[llamacpp]",
+    "specframe-mtp": "specframe-blocks",
+    "specframe-vocabularies": "specframe-models",
+}
+"""Packages of release 0.2, and those that have their components now."""
 LOWER = {">=": ">=", "~=": ">=", "==": ">=", ">": ">"}
 """The clauses that set a lower bound, and which."""
 
@@ -38,7 +46,18 @@ def require(requirements: Iterable[str], version: str, plugin: str) -> None:
             f"{LOWER[part.operator]}{part.version.removesuffix('.*')}" for part in wanted if part.operator in LOWER
         )
         outdated = plugin if SpecifierSet(",".join(floors)).contains(version, prereleases=True) else PACKAGE
-        raise PluginError(f"needs {PACKAGE} {wanted}, this is {version}: pip install -U {outdated}")
+        remedy = f"pip install -U {outdated}"
+        if plugin in MERGED:
+            remedy = f"its components are in {MERGED[plugin]} now: pip uninstall {plugin}"
+        raise PluginError(f"needs {PACKAGE} {wanted}, this is {version}: {remedy}")
+
+
+def release_hint(error: BaseException, package: str) -> str:
+    """A remedy for a plugin that imports a name which this release does not have, or an empty string."""
+    missing = error.name if isinstance(error, ImportError) else None
+    if (missing or "").split(".")[0] != PACKAGE:
+        return ""
+    return f"; it was written for another release than {__version__}: pip install -U {package}"
 
 
 @cache

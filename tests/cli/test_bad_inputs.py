@@ -1,10 +1,16 @@
 """Bad input: one clear line on what to do, exit status 2, no traceback."""
 
 import json
+import os
+import subprocess
+import sys
+from importlib.metadata import Distribution, entry_points
 
 import pytest
 
+from specframe import __version__
 from specframe.cli.main import main
+from specframe.recipes import discovery
 
 RECIPE = """specframe: 1
 target: {use: table, vocab: 16}
@@ -40,6 +46,7 @@ verifier: match
     "rules.py": "from specframe.plugin import Needs\n\n\nclass Base:\n    lossless, needs = True, Needs()\n\n\n"
     "class Fails(Base):\n    def verify(self, tree, laws, random):\n        raise RuntimeError('boom')\n\n\n"
     "class Empty(Base):\n    def verify(self, tree, laws, random):\n        return None\n\n\n"
+    "class Earlier(Base):\n    def verify(self, tree, p, random):\n        return None\n\n\n"
     "class Unbuilt(Base):\n    def __init__(self):\n        raise ValueError('not today')\n",
     "afile": "",
 }
@@ -95,6 +102,7 @@ OVERRIDES = [
     ("verifier={use: kseq, steps: -1}", "0 or more steps"),
     ("verifier=null", "missing section 'verifier'"),
     ("verifier={use: './rules.py:Unbuilt'}", "cannot be built: ValueError: not today"),
+    ("verifier={use: './rules.py:Earlier'}", "is written for release 0.2: `verify` takes (tree, laws, random)"),
     ("sampling.temperature=-1", "temperature"),
     ("sampling.temperature=.nan", "temperature"),
     ("sampling.temperature=.inf", "temperature"),
@@ -326,6 +334,46 @@ def test_wrong_arguments_are_refused(folder, capsys, command, words):
 )
 def test_trees_that_cannot_be_timed_are_refused(recipe, capsys, sizes, words):
     assert words in refused(["profile", str(recipe), "--sizes", sizes], capsys)
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("specframe-bush", "pip install -U specframe-bush"),
+        ("specframe-dflash", "its components are in specframe-blocks now: pip uninstall specframe-dflash"),
+    ],
+)
+def test_a_plugin_of_another_release_is_refused(folder, capsys, monkeypatch, package, words):
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1.0\nRequires-Dist: specframe<0.2\n"
+    (folder / "METADATA").write_text(metadata)
+    (folder / "entry_points.txt").write_text("[specframe]\nbush = specframe_bush\n")
+    points = [*entry_points(group="specframe"), *Distribution.at(folder).entry_points]
+    monkeypatch.setattr(discovery, "entry_points", lambda group: points)
+    line = refused(["validate", "r.yaml", "drafter.use=bush"], capsys)
+    assert f"{package} is broken: needs specframe <0.2, this is {__version__}: {words}" in line
+
+
+def test_a_plugin_with_a_name_that_is_gone_is_refused(folder, capsys, monkeypatch):
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: specframe-bush\nVersion: 0.1.0\n")
+    (folder / "entry_points.txt").write_text("[specframe]\nbush = earlier_bush\n")
+    (folder / "earlier_bush.py").write_text("from specframe.plugin import GreedyVerifier\n")
+    monkeypatch.syspath_prepend(folder)
+    points = [*entry_points(group="specframe"), *Distribution.at(folder).entry_points]
+    monkeypatch.setattr(discovery, "entry_points", lambda group: points)
+    line = refused(["validate", "r.yaml", "drafter.use=bush"], capsys)
+    assert "cannot import name 'GreedyVerifier'" in line
+    assert f"; it was written for another release than {__version__}: pip install -U specframe-bush" in line
+
+
+@pytest.mark.full
+def test_a_renamed_option_works_once_more_with_one_line(folder):
+    """The option itself: tests/recipes/test_deprecation.py."""
+    (folder / "old.yaml").write_text(RECIPE.replace("{use: table, vocab: 16}", "{use: hf, model: a/b, kernels: true}"))
+    command = [sys.executable, "-m", "specframe", "validate", "old.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    line = "old.yaml:2: target.kernels is now called 'native'; the old name will be gone in 0.4"
+    assert done.stderr.splitlines()[:1] == [line]
 
 
 def test_overrides_are_blamed_on_the_command_line(folder, capsys):

@@ -59,8 +59,8 @@ def test_the_version_stands_in_one_file(generators):
     found = generators("packages").render_versions()
     assert len(found) >= len(PLUGINS) + 4
     assert {path: (ROOT / path).read_text(encoding="utf-8") for path in found} == found
-    told = [path for path, text in found.items() if __version__ in text or series(__version__) in text]
-    assert sorted(found) == told
+    stated = [path for path, text in found.items() if __version__ in text or series(__version__) in text]
+    assert sorted(found) == stated
 
 
 def test_a_plugins_rows_join_the_table_of_methods(generators):

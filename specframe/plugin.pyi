@@ -48,6 +48,11 @@ from specframe.files.text import has_secrets as has_secrets
 from specframe.files.text import open_console as open_console
 from specframe.files.text import printable as printable
 from specframe.files.text import printable_data as printable_data
+from specframe.inspect.detokenise import escape_controls as escape_controls
+from specframe.inspect.detokenise import probability as probability
+from specframe.inspect.detokenise import visible as visible
+from specframe.inspect.recorder import TracedCycle as TracedCycle
+from specframe.inspect.recorder import TracedNode as TracedNode
 from specframe.kernel.capabilities import DelegatingTarget as DelegatingTarget
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise

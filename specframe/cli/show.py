@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from specframe.cli.arguments import PATH, json_option, recipe_command
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
+    from specframe.inspect.recorder import Trace
     from specframe.recipes.build import Plan
 
 
@@ -29,13 +31,13 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
     prompts = plan.settings["run"].prompts if prompt is None else [prompt]
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
-    if html is not None:
-        check_file(html, "give --html another place")  # before minutes of loading and decoding, not after
+    if html is not None:  # before minutes of loading and decoding, not after
+        check_file(html, "give --html another place")
+        render = load_renderer()
 
     from specframe.cli.render.trees import print_trace
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.provenance import write_text
-    from specframe.inspect.page import render
     from specframe.inspect.trace import trace
 
     found = trace(Pipeline.build(plan), prompts[0])
@@ -46,3 +48,11 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
     else:
         print_trace(found, cycles=cycles, page=html)
     return 0
+
+
+def load_renderer() -> Callable[[Trace], str]:
+    """The function that writes a trace as a page, of the package specframe-report. Raises PluginError without it."""
+    from specframe.recipes.discovery import discover
+
+    render: Callable[[Trace], str] = discover().extension("trace-page", "specframe show --html", "specframe-report")
+    return render

@@ -72,6 +72,7 @@ from specframe.cli.main import main
 run = ["run", sys.argv[1], "--json", "--prompt", "hello", "run.repeats=1", "sampling.max_new_tokens=4"]
 print(main([*run, "--out", "run"]))
 print(main(["bench", sys.argv[1], "--out", "bench"]))
+print(main(["show", sys.argv[1], "--html", "page.html"]))
 from specframe import SpecframeError
 try:
     import specframe.training.processes
@@ -85,7 +86,8 @@ def test_a_run_needs_no_extra(recipe, tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(recipe), *without]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    figures, run, bench, *refused = done.stdout.splitlines()
-    assert '"speedup_hf"' in figures and (run, bench) == ("0", "2")
-    assert done.stderr.splitlines()[-1].startswith("`specframe bench` is in specframe-report, which is broken: ")
+    figures, run, bench, show, *refused = done.stdout.splitlines()
+    assert '"speedup_hf"' in figures and (run, bench, show) == ("0", "2", "2")
+    for command, line in zip(("bench", "show --html"), done.stderr.splitlines()[-2:], strict=True):
+        assert line.startswith(f"`specframe {command}` is in specframe-report, which is broken: ")
     assert refused == ['training needs the package accelerate: pip install "specframe[train]"']

@@ -8,18 +8,18 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from specframe.inspect.detokenise import escape_controls, probability, visible
-from specframe.inspect.drawing import describe, draw_tree
-from specframe.inspect.recorder import Trace, TracedCycle
+from specframe import Trace
+from specframe.plugin import TracedCycle, escape_controls, probability, visible
+from specframe_report.trace_drawing import describe, draw_tree
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 COLUMNS = ("node", "parent", "token", "id", "p", "q", "draw", "verdict")
 
 
 def render(trace: Trace) -> str:
-    """The page, whole: the template page.html, which escapes whatever is not markup of this package."""
+    """The page, whole: the template trace.html, which escapes whatever is not markup of this package."""
     environment = Environment(
-        loader=PackageLoader("specframe.inspect", ""),
+        loader=PackageLoader("specframe_report", ""),
         autoescape=True,
         trim_blocks=True,
         keep_trailing_newline=True,
@@ -35,8 +35,8 @@ def render(trace: Trace) -> str:
     }
     environment.filters |= filters
     folder = files(__package__)
-    style, script = (Markup(folder.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
-    return environment.get_template("page.html").render(
+    style, script = (Markup(folder.joinpath(name).read_text(encoding="utf-8")) for name in ("trace.css", "trace.js"))
+    return environment.get_template("trace.html").render(
         trace=trace,
         name=escape_controls(trace.recipe or "Decoding"),
         cards=_cards(trace),

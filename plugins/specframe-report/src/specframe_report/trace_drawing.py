@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from unicodedata import east_asian_width
 
-from specframe.inspect.detokenise import MARKS, probability, visible
-from specframe.inspect.recorder import TracedCycle, TracedNode
+from specframe.plugin import TracedCycle, TracedNode, probability, visible
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,7 @@ NARROWEST = 104  # a box that holds both numbers
 EM = 8.2  # a character of the token's text
 LONGEST = 14  # characters of a token shown; the rest is in its title
 MARGIN = 3
+SPACES = {visible(space, 0) for space in " \n\t\r"}  # the marks of whitespace
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,7 @@ def _numbers(box: Box, width: float) -> Iterator[str]:
 
 def _marked(text: str) -> str:
     """The text escaped, its whitespace marks paler than letters."""
-    marks = MARKS.values()
-    return "".join(f'<tspan class="space">{c}</tspan>' if c in marks else escape(c) for c in text)
+    return "".join(f'<tspan class="space">{c}</tspan>' if c in SPACES else escape(c) for c in text)
 
 
 def shorten(text: str) -> str:

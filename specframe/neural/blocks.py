@@ -159,17 +159,11 @@ class Queries:
 
     def followed_by(self, others: Queries) -> Queries:
         """Returns these queries, which see nothing of the others, and behind them the others."""
-        more = others.mask.shape[2] - self.mask.shape[2]
-        mask, before = (
-            None if own is None else torch.cat([pad(own, (0, more)), others.mask], 1)
-            for own in (self.mask, self.before)
-        )
-        assert mask is not None
         return Queries(
             inputs=torch.cat([self.inputs, others.inputs], 1),
             positions=torch.cat([self.positions, others.positions], 1),
-            mask=mask,
-            before=before,
+            mask=_stacked(self.mask, others.mask),
+            before=None if self.before is None else _stacked(self.before, others.mask),
         )
 
     def causal(self) -> Queries:
@@ -183,6 +177,11 @@ class Queries:
 def repeated(path: Tensor, count: int) -> Tensor:
     """Repeats each of F entries' visible slots for `count` queries of every one: [B, F, S] -> [B, F count, S]."""
     return path if count == 1 else path[:, :, None].expand(-1, -1, count, -1).flatten(1, 2)
+
+
+def _stacked(mask: Tensor, others: Tensor) -> Tensor:
+    """Stacks a mask [B, T, S] on one of as many slots or more, which its own queries do not see."""
+    return torch.cat([pad(mask, (0, others.shape[2] - mask.shape[2])), others], 1)
 
 
 def _causal(length: int, device: torch.device) -> Tensor:

@@ -267,8 +267,8 @@ class FeatureSession(RowSession):
         width = queries.mask.shape[2]
         self.reserve(width)
         self.cache.aim(slots, width, first)
-        masks = [None if mask is None else mask[:, None] for mask in (queries.mask, queries.before)]
-        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, masks[0], self.cache, masks[1])
+        mask, before = queries.mask[:, None], None if queries.before is None else queries.before[:, None]
+        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, mask, self.cache, before)
         return outputs
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:

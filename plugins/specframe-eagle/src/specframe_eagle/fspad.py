@@ -52,8 +52,7 @@ class SplitLayer(DecoderLayer):
 
     The last layer's last map is twice as wide, and each half is added to the output of attention:
     [h; h] + mlp(norm(h)). The first half, the logit feature, goes to the LM head; the second, the regression feature,
-    imitates the target's
-    feature and is read by deeper levels. So neither has to serve both ends.
+    imitates the target's feature and is read by deeper levels. So neither has to serve both ends.
     """
 
     def __init__(self, config: PretrainedConfig, layers: int = 1) -> None:

@@ -16,9 +16,6 @@ from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 
-eagle3 = pytest.importorskip(
-    "speculators.models.eagle3", reason="speculators is not installed: pip install --no-deps speculators hs-connectors"
-)
 pytestmark = pytest.mark.full
 TAPS = (0, 1)
 """The layers whose outputs the drafter reads; the test model has three."""
@@ -26,10 +23,18 @@ DRAFTED = torch.arange(0, 64, 2)
 """Its draft vocabulary."""
 
 
+def eagle3() -> Any:
+    """Their module, which takes seconds to import; without it, the test is skipped."""
+    return pytest.importorskip(
+        "speculators.models.eagle3",
+        reason="speculators is not installed: pip install --no-deps speculators hs-connectors",
+    )
+
+
 @pytest.fixture(autouse=True)
 def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """speculators would fetch its verifier from the Hub; the test model's weights are in the drafter's file."""
-    monkeypatch.setattr(eagle3.Eagle3DraftModel, "load_verifier_weights", lambda self: None)
+    monkeypatch.setattr(eagle3().Eagle3DraftModel, "load_verifier_weights", lambda self: None)
 
 
 def make(model: Any) -> Any:
@@ -67,7 +72,7 @@ def make(model: Any) -> Any:
 
 def read_there(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors that their loader makes of a folder, without the target's."""
-    tensors: dict[str, torch.Tensor] = eagle3.Eagle3DraftModel.from_pretrained(folder).state_dict()
+    tensors: dict[str, torch.Tensor] = eagle3().Eagle3DraftModel.from_pretrained(folder).state_dict()
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("verifier_")}
 
 

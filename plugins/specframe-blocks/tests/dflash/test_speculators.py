@@ -18,9 +18,6 @@ from specframe_blocks.dflash.dspark import DSpark
 from specframe_blocks.dflash.plan import KIND
 from specframe_blocks.dflash.rollout import AnchoredBlocks
 
-core = pytest.importorskip(
-    "speculators.models.dflash.core", reason="speculators is not installed: pip install --no-deps speculators"
-)
 BLOCK, LAYERS, LENGTH, TAPS = 4, 2, 14, (1, 3, 6)
 KINDS: list[tuple[type[DFlash], str, dict[str, Any]]] = [
     (DFlash, "dflash", {"sample_from_anchor": False}),
@@ -31,6 +28,14 @@ KINDS: list[tuple[type[DFlash], str, dict[str, Any]]] = [
     (DSpark, "dspark", {"markov_head_type": "gated", "sample_from_anchor": False}),
     (DSpark, "dspark", {"markov_head_type": "rnn", "confidence_head_with_markov": False}),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _speculators() -> None:
+    """The package, which takes seconds to import; without it, the tests are skipped."""
+    pytest.importorskip(
+        "speculators.models.dflash.core", reason="speculators is not installed: pip install --no-deps speculators"
+    )
 
 
 REDUCED = torch.tensor([0, 2, 3, 5, 8, 9])
@@ -84,6 +89,7 @@ def theirs(kind: str, options: dict[str, Any]) -> Any:
 
 def asked(model: Any, taps: Tensor, tokens: Tensor, anchor: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The logits of one block [S, V] and its confidences [S], or None, by their forward pass."""
+    import speculators.models.dflash.core as core
     import speculators.models.dspark.core as spark
 
     found: dict[str, Any] = {}

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from inspect import getfile, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from specframe.certify.compositions.emission import Comparison, compare
-from specframe.certify.compositions.enumeration import EnumerationProgress, Outcome
+from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
 from specframe.recipes.discovery import discover
@@ -23,6 +23,16 @@ LENGTHS = (3, 2)
 """The first tokens whose joint law is compared: fewer where more are out of the budget's reach."""
 SEEDS = 3
 VOCAB = 3
+
+
+class ForeignFunction(Protocol):
+    """An acceptance function over laws of the next token after a context: the extension `against`."""
+
+    def enumerate(self, *, budget: int, progress: Callable[[EnumerationProgress], None] | None) -> Enumeration:
+        """The law of the first tokens that the function emits."""
+
+    def target_law(self) -> dict[Outcome, float]:
+        """The law of the first tokens by sampling from the target."""
 
 
 def certify_function(where: str, budget: int, listener: Callable[[str, EnumerationProgress], None]) -> dict[str, Any]:
@@ -70,6 +80,7 @@ def compare_function(
 
     Raises InputError for a function that fails or cannot be enumerated, and PluginError without specframe-against.
     """
+    kind: Callable[..., ForeignFunction]
     kind = discover().extension("against", "specframe certify --against", "specframe-against")
     foreign = kind(accept, table_law(seed), table_law(seed + 1000), vocab=VOCAB, length=length, tolerance=NEARLY)
     try:

@@ -76,14 +76,14 @@ def decoder(
     `pip install "specframe[methods]"` brings.
     """
     planned = plan(Recipe.read(recipe, overrides), registry or discover())
+    make_loop: Callable[[Callable[[nn.Module], Pipeline]], Callable[..., Any]]
     make_loop = discover().extension("decoder", "specframe.decoder", "specframe-transformers")
 
     def build(model: nn.Module) -> Pipeline:
         pipeline = Pipeline.build(planned, HFTarget.from_model(model))
         return replace(pipeline, sampling=SamplingSettings())
 
-    loop: Callable[..., Any] = make_loop(build)
-    return loop
+    return make_loop(build)
 
 
 def _plain(section: Section) -> Any:

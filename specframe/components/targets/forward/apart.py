@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.forward.attention import attending_by
 from specframe.native.sight import Tree
 
-PREFIX = "specframe_apart_"
-"""Beginning of the name of the function that stands in for transformers' function of the rest of the name."""
 LONG = 1024
 """Number of slots before a tree from which on the two are apart; behind a shorter prefix that saves nothing."""
 BENT = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
@@ -75,40 +72,23 @@ def _part(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor 
     return found, total
 
 
-@contextmanager
-def attending_apart(attentions: Sequence[nn.Module], apart: Apart) -> Iterator[None]:
-    """Lets attention layers that call transformers' attention functions attend apart inside the with block."""
-    before: list[Any] = [layer.config for layer in attentions]
-    try:
-        for layer, whole in zip(attentions, before, strict=True):
-            config: Any = copy(whole)
-            config._attn_implementation_internal = _registered(whole._attn_implementation)
-            config.apart = apart
-            layer.config = config
-        yield
-    finally:
-        for layer, whole in zip(attentions, before, strict=True):
-            layer.config = whole
+def attending_apart(attentions: Sequence[nn.Module], apart: Apart) -> AbstractContextManager[None]:
+    """Lets attention layers attend apart inside the with block, and as they do where they compute something else."""
 
+    def attend(
+        own: Callable[..., Any],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        bent = any(options.get(option) is not None for option in BENT) or rest
+        if bent or key.shape[-1] != value.shape[-1]:
+            return own(module, query, key, value, apart.whole(key.shape[2]), *rest, **options)
+        scale = options.get("scaling")
+        return apart.attend(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale), None
 
-def _registered(implementation: str) -> str:
-    """The name of a function that attends apart, and by this implementation where a layer computes something else."""
-    from transformers import AttentionInterface  # a slow import: commands that load no model do without
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    if (name := PREFIX + implementation) not in ALL_ATTENTION_FUNCTIONS:
-
-        def attend(
-            module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *rest: Any, **options: Any
-        ) -> Any:
-            apart: Apart = module.config.apart
-            bent = any(options.get(option) is not None for option in BENT) or rest
-            if bent or key.shape[-1] != value.shape[-1]:
-                own: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-                inner = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
-                return inner(module, query, key, value, apart.whole(key.shape[2]), *rest, **options)
-            scale = options.get("scaling")
-            return apart.attend(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale), None
-
-        AttentionInterface.register(name, attend)
-    return name
+    return attending_by(attentions, attend)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.forward.queries import attention_of, showing
+from specframe.components.targets.forward.attention import attention_of, showing
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.predictions import IMAGES
 from specframe.neural.forward import Features, is_query

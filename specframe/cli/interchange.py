@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 @json_option("print folder, size, checklist and command as one JSON object")
 def export(plan: Plan, form: str, out: Path | None, as_json: bool) -> int:
     """Write a recipe's trained drafter in the form that vLLM, SGLang or another program reads."""
+    from specframe.cli.render import print_rows
     from specframe.interchange.export import convert, default_folder, write
 
     made = convert(plan, form)
@@ -39,7 +39,7 @@ def export(plan: Plan, form: str, out: Path | None, as_json: bool) -> int:
         print(json.dumps({**found, "command": command}))
         return 0
     print(f"{folder}: {numbers:,} numbers, as {form} reads them")
-    _print_checklist(made.checklist)
+    print_rows(made.checklist, indent=2)
     if command:
         print(command)
     return 0
@@ -50,6 +50,7 @@ def export(plan: Plan, form: str, out: Path | None, as_json: bool) -> int:
 @json_option("print folder, size and checklist as one JSON object")
 def imports(plan: Plan, out: Path, as_json: bool) -> int:
     """Read a published drafter, check that it fits the recipe's target, and write it as specframe stores it."""
+    from specframe.cli.render import print_rows
     from specframe.interchange.imports import bring_in
 
     found = bring_in(plan, out)
@@ -57,13 +58,6 @@ def imports(plan: Plan, out: Path, as_json: bool) -> int:
         print(json.dumps({"folder": str(out), "numbers": found.numbers, "checklist": dict(found.checklist)}))
         return 0
     print(f"{out}: {found.numbers:,} numbers, as {found.name} reads them")
-    _print_checklist(found.checklist)
+    print_rows(found.checklist, indent=2)
     print(f"drafter.weights={out}")
     return 0
-
-
-def _print_checklist(checklist: Sequence[tuple[str, str]]) -> None:
-    """Prints words and their meanings in two columns."""
-    width = max(len(word) for word, _ in checklist)
-    for word, meaning in checklist:
-        print(f"  {word:<{width}}  {meaning}")

@@ -55,6 +55,11 @@ LIBRARIES = frozenset({"torch", "transformers", "numpy", "tokenizers", "safetens
 """Packages through which a part's own mistake comes to light; none of their lines is the one to look at."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the error's name where there is none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def raised_at(error: BaseException, *own: Path) -> str:
     """The error in one line, with the file and line it was raised at.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from specframe.files.jsonl import parse_json, read_lines
 from specframe.files.prompts import image_file
-from specframe.kernel.errors import InputError, needs_extra
+from specframe.kernel.errors import InputError, first_line, needs_extra
 from specframe.recipes.zoo import ZOO, data_file
 
 SHAPE = (
@@ -149,10 +149,9 @@ def _hub(source: str) -> Iterator[Document]:
     try:
         records = load_dataset(name, split=split or "train")
     except Exception as error:  # whatever the Hub, the network and the loader come up with
-        first = str(error).strip().split("\n")[0]
         raise InputError(
             f"train.data: there is no file {source}, and the Hub data set cannot be loaded "
-            f"({type(error).__name__}: {first})"
+            f"({type(error).__name__}: {first_line(error)})"
         ) from error
     for number, record in enumerate(records, 1):
         yield as_document(record, f"{source}, record {number}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specframe.files.prompts import PromptRecord, read_records
-from specframe.kernel.errors import InputError, needs_extra
+from specframe.kernel.errors import InputError, first_line, needs_extra
 from specframe.recipes.registry import suggest
 
 SHIPPED = "specframe"
@@ -147,8 +147,7 @@ def _read_hub(name: str) -> list[PromptRecord]:
     try:
         rows: Any = datasets.load_dataset(repository, split=split)
     except Exception as error:  # it raises many kinds: not found, no network, no such split
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{name} cannot be loaded: {line}") from error
+        raise InputError(f"{name} cannot be loaded: {first_line(error)}") from error
     if column not in rows.column_names:
         columns = ", ".join(rows.column_names)
         raise InputError(f"{name}: no column '{column}'{suggest(column, rows.column_names)} (columns: {columns})")

@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from specframe.components.targets.loading import TokenizerSource, load
-from specframe.components.targets.source import first_line, quiet
-from specframe.kernel.errors import WeightsError
+from specframe.components.targets.source import quiet
+from specframe.kernel.errors import WeightsError, first_line
 from specframe.neural.weights.checkpoint import share
 
 

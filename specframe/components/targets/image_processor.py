@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from specframe.components.targets.loading import TokenizerSource
-from specframe.components.targets.source import ModelSource, first_line
-from specframe.kernel.errors import InputError
+from specframe.components.targets.source import ModelSource
+from specframe.kernel.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

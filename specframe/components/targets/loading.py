@@ -16,7 +16,6 @@ from specframe.components.targets import architectures
 from specframe.components.targets.source import (
     GGUFModel,
     ModelSource,
-    first_line,
     make_plain,
     quiet,
     read_config,
@@ -24,7 +23,7 @@ from specframe.components.targets.source import (
     sole_gguf,
     take_texts,
 )
-from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
+from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError, first_line
 from specframe.neural.weights.checkpoint import WEIGHTS
 from specframe.neural.weights.locate import GGUF, check_shards, find_place
 from specframe.neural.weights.rounded import read_rounded

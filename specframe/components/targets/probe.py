@@ -15,8 +15,7 @@ from specframe.components.targets.architectures import require_sight
 from specframe.components.targets.forward.recurrence import unknown_of
 from specframe.components.targets.kind import TransformersTarget, fingerprint, type_name
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
-from specframe.components.targets.source import first_line
-from specframe.kernel.errors import CompositionError, SpecframeError
+from specframe.kernel.errors import CompositionError, SpecframeError, first_line
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.cache import cache_name

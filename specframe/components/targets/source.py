@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, first_line
 from specframe.neural.weights.locate import GGUF, find_place
 from specframe.recipes.discovery import discover
 
@@ -73,11 +73,6 @@ def quiet() -> Iterator[None]:
         hub.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
-
-
-def first_line(error: BaseException) -> str:
-    """The message of an error, on one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def read_config(model: str, source: ModelSource) -> Any:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from specframe.kernel.errors import WeightsError
+from specframe.kernel.errors import WeightsError, first_line
 from specframe.native.blocks import Bits
 from specframe.neural.weights.locate import find_place
 from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
@@ -239,7 +239,7 @@ def remove_parts(folder: Path) -> None:
 def reason(error: BaseException) -> str:
     """Returns a short reason: the system's own for an OSError, else the error's first line."""
     own = error.strerror if isinstance(error, OSError) else None
-    return own or str(error).strip().split("\n")[0] or type(error).__name__
+    return own or first_line(error)
 
 
 def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -18,7 +18,7 @@ from specframe.components.targets.forward.masks import ALL
 from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.rounding import agree
-from specframe.components.targets.source import first_line
+from specframe.kernel.errors import first_line
 from specframe.native.sight import Tree
 from specframe.neural.cache import SlotCache, cache_name
 from specframe.neural.forward import EVERY, Features, Output, Pass, is_query

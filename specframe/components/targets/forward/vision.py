@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from specframe.components.targets.source import first_line
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, first_line
 from specframe.kernel.types import Prompts
 
 PIXELS = "pixel_values"

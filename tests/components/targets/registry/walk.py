@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from specframe.components.targets.architectures import refusal
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.source import first_line
-from specframe.kernel.errors import SpecframeError
+from specframe.kernel.errors import SpecframeError, first_line
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.testing import admitted

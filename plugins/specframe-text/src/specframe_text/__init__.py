@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from specframe.plugin import Register, hookimpl
 
-COMPONENTS = (
-    (
-        "drafter",
-        "lookahead",
-        "lookahead.lookahead:Lookahead",
-        "n-grams from Jacobi iterations in the same forward pass",
-    ),
-    ("drafter", "logitspec", "lookahead.logitspec:LogitSpec", "the last logits' runners-up, and copies behind them"),
-    ("drafter", "retrieval", "retrieval.retrieval:Retrieval", "what followed the last tokens in a store of texts"),
-    ("store", "corpus", "retrieval.corpus:Corpus", "documents and finished answers, found by what stands before them"),
-    ("command", "store", "retrieval.command:store", "build a store of texts for drafters that copy from it"),
-)
-"""Kinds, names, places in this package, and summaries."""
-
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the components of the table."""
-    for kind, name, place, summary in COMPONENTS:
-        register(kind, name, f"specframe_text.{place}", summary=summary)
+    """Registers the drafters that copy or collect text, the store and its command."""
+    register(
+        "drafter",
+        "lookahead",
+        "specframe_text.lookahead.lookahead:Lookahead",
+        summary="n-grams from Jacobi iterations in the same forward pass",
+    )
+    register(
+        "drafter",
+        "logitspec",
+        "specframe_text.lookahead.logitspec:LogitSpec",
+        summary="the last logits' runners-up, and copies behind them",
+    )
+    register(
+        "drafter",
+        "retrieval",
+        "specframe_text.retrieval.retrieval:Retrieval",
+        summary="what followed the last tokens in a store of texts",
+    )
+    register(
+        "store",
+        "corpus",
+        "specframe_text.retrieval.corpus:Corpus",
+        summary="documents and finished answers, found by what stands before them",
+    )
+    register(
+        "command",
+        "store",
+        "specframe_text.retrieval.command:store",
+        summary="build a store of texts for drafters that copy from it",
+    )

@@ -4,33 +4,58 @@ from __future__ import annotations
 
 from specframe.plugin import Register, hookimpl
 
-COMPONENTS = (
-    ("tree", "adaptive", "adaptive:Adaptive", "as deep as pays, by recent acceptance and costs"),
-    ("tree", "beam", "beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
-    ("tree", "dyspec", "dyspec:DySpec", "DySpec: sampled, grown where tokens are most likely reached"),
-    (
-        "tree",
-        "goodput",
-        "goodput:Goodput",
-        "SmartSpec: as deep as pays for all rows together, by acceptance and measured costs",
-    ),
-    ("tree", "greedy", "greedy:Greedy", "the most probable tokens and one draw; contains SpecHub"),
-    ("tree", "sequoia", "sequoia:Sequoia", "Sequoia: the best shape for measured acceptance"),
-    ("verifier", "kseq", "spectr.kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
-    ("verifier", "transport", "spectr.transport:Transport", "siblings by twos, accepted almost as often as can be"),
-    (
-        "drafter",
-        "ahead",
-        "ahead.ahead:Ahead",
-        "another drafter, which drafts the next chain while the target scores the last one",
-    ),
-    ("drafter", "placed", "ahead.placed:Placed", "another drafter, on a device of its own"),
-)
-"""Kinds, names, places in this package, and summaries."""
-
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the components of the table."""
-    for kind, name, place, summary in COMPONENTS:
-        register(kind, name, f"specframe_trees.{place}", summary=summary)
+    """Registers the policies, the verifiers, and the drafters around others."""
+    register(
+        "tree",
+        "adaptive",
+        "specframe_trees.adaptive:Adaptive",
+        summary="as deep as pays, by recent acceptance and costs",
+    )
+    register(
+        "tree", "beam", "specframe_trees.beam:Beam", summary="RSD-S: a stochastic beam, siblings without replacement"
+    )
+    register(
+        "tree",
+        "dyspec",
+        "specframe_trees.dyspec:DySpec",
+        summary="DySpec: sampled, grown where tokens are most likely reached",
+    )
+    register(
+        "tree",
+        "goodput",
+        "specframe_trees.goodput:Goodput",
+        summary="SmartSpec: as deep as pays for all rows together, by acceptance and measured costs",
+    )
+    register(
+        "tree",
+        "greedy",
+        "specframe_trees.greedy:Greedy",
+        summary="the most probable tokens and one draw; contains SpecHub",
+    )
+    register(
+        "tree", "sequoia", "specframe_trees.sequoia:Sequoia", summary="Sequoia: the best shape for measured acceptance"
+    )
+    register(
+        "verifier",
+        "kseq",
+        "specframe_trees.spectr.kseq:KSeq",
+        summary="SpecTr's K-SEQ: independent siblings against one common test",
+    )
+    register(
+        "verifier",
+        "transport",
+        "specframe_trees.spectr.transport:Transport",
+        summary="siblings by twos, accepted almost as often as can be",
+    )
+    register(
+        "drafter",
+        "ahead",
+        "specframe_trees.ahead.ahead:Ahead",
+        summary="another drafter, which drafts the next chain while the target scores the last one",
+    )
+    register(
+        "drafter", "placed", "specframe_trees.ahead.placed:Placed", summary="another drafter, on a device of its own"
+    )

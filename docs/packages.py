@@ -1,4 +1,8 @@
-"""Lists that the repository derives from its plugins, and the places that state the version of specframe."""
+"""Lists that the repository derives from its plugins, and the places that state the version of specframe.
+
+``python docs/packages.py`` writes the version in `specframe/_version.py` everywhere else; then the plugins, whose range
+moves with it, are installed again.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +76,8 @@ def render_versions(root: Path = ROOT) -> dict[str, str]:
         text = RELEASE.sub(rf"\g<1>{__version__}", text) if path in released else text
         found[path] = in_range(text) if path in ranged else text
     return found
+
+
+if __name__ == "__main__":
+    for name, text in render_versions().items():
+        (ROOT / name).write_text(text, encoding="utf-8")

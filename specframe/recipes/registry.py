@@ -139,10 +139,14 @@ class Registry:
         remedy = '; the recipes\' plugins: pip install "specframe[methods]"' if not near and missing_methods() else ""
         raise PluginError(
             f"no {kind} named '{name}'{near or remedy} "
-            f"(installed: {', '.join(e.name for e in known) or 'none'}"
-            + "".join(f"; {package} is broken: {reason}" for package, reason in self.broken.items())
-            + ")"
+            f"(installed: {', '.join(e.name for e in known) or 'none'}" + f"{self._broken()})"
         )
+
+    def _broken(self) -> str:
+        """The broken plugins in a message: one with its reason, several by name."""
+        reasons = "; ".join(f"{package} is broken: {reason}" for package, reason in self.broken.items())
+        several = f"broken, see `specframe plugins`: {', '.join(self.broken)}"
+        return "" if not self.broken else f"; {reasons if len(self.broken) == 1 else several}"
 
     def extension(self, name: str, user: str, package: str) -> Any:
         """The extension of `user`, a function or command of the core. Raises PluginError without its package."""

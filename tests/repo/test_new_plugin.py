@@ -55,7 +55,7 @@ def test_the_extra_has_every_plugin_of_a_method(generators, root):
 
 
 def test_the_version_stands_in_one_file(generators):
-    """`python docs/generate.py` writes it everywhere else, so that a release changes `specframe/_version.py`."""
+    """`python docs/packages.py` writes it everywhere else, so that a release changes `specframe/_version.py`."""
     found = generators("packages").render_versions()
     assert len(found) >= len(PLUGINS) + 4
     assert {path: (ROOT / path).read_text(encoding="utf-8") for path in found} == found

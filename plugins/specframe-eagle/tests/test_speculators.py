@@ -13,6 +13,7 @@ from torch import Tensor
 from specframe.testing import random_teacher
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
+from tests.speculators_models import speculators_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.past_key_values. is deprecated:FutureWarning"
@@ -60,22 +61,14 @@ def compare(drafter: Eagle3, model: Any) -> None:
         torch.testing.assert_close(found[step, :end], wanted[step, :end], rtol=1e-5, atol=1e-5)
 
 
-def eagle3() -> Any:
-    """Their module, which takes seconds to import; without it, the test is skipped."""
-    return pytest.importorskip(
-        "speculators.models.eagle3",
-        reason="speculators is not installed: pip install --no-deps speculators hs-connectors",
-    )
-
-
 @pytest.fixture(autouse=True)
 def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's own weights are of no use here, and a random one has no place to load them from."""
-    monkeypatch.setattr(eagle3().Eagle3DraftModel, "load_verifier_weights", lambda self: None)
+    monkeypatch.setattr(speculators_model("eagle3").Eagle3DraftModel, "load_verifier_weights", lambda self: None)
 
 
 def loaded(folder: Path) -> Any:
-    return texts.load_theirs(eagle3().Eagle3DraftModel, folder)
+    return texts.load_theirs(speculators_model("eagle3").Eagle3DraftModel, folder)
 
 
 @pytest.mark.parametrize("options", VARIANTS)

@@ -15,6 +15,7 @@ from specframe.cli.main import main
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
+from tests.speculators_models import speculators_model
 
 pytestmark = pytest.mark.full
 TAPS = (0, 1)
@@ -23,18 +24,10 @@ DRAFTED = torch.arange(0, 64, 2)
 """Its draft vocabulary."""
 
 
-def eagle3() -> Any:
-    """Their module, which takes seconds to import; without it, the test is skipped."""
-    return pytest.importorskip(
-        "speculators.models.eagle3",
-        reason="speculators is not installed: pip install --no-deps speculators hs-connectors",
-    )
-
-
 @pytest.fixture(autouse=True)
 def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """speculators would fetch its verifier from the Hub; the test model's weights are in the drafter's file."""
-    monkeypatch.setattr(eagle3().Eagle3DraftModel, "load_verifier_weights", lambda self: None)
+    monkeypatch.setattr(speculators_model("eagle3").Eagle3DraftModel, "load_verifier_weights", lambda self: None)
 
 
 def make(model: Any) -> Any:
@@ -72,7 +65,7 @@ def make(model: Any) -> Any:
 
 def read_there(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors that their loader makes of a folder, without the target's."""
-    tensors: dict[str, torch.Tensor] = eagle3().Eagle3DraftModel.from_pretrained(folder).state_dict()
+    tensors: dict[str, torch.Tensor] = speculators_model("eagle3").Eagle3DraftModel.from_pretrained(folder).state_dict()
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("verifier_")}
 
 

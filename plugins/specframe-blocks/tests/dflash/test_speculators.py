@@ -17,6 +17,7 @@ from specframe_blocks.dflash.dflash import DFlash
 from specframe_blocks.dflash.dspark import DSpark
 from specframe_blocks.dflash.plan import KIND
 from specframe_blocks.dflash.rollout import AnchoredBlocks
+from tests.speculators_models import speculators_model
 
 BLOCK, LAYERS, LENGTH, TAPS = 4, 2, 14, (1, 3, 6)
 KINDS: list[tuple[type[DFlash], str, dict[str, Any]]] = [
@@ -32,10 +33,7 @@ KINDS: list[tuple[type[DFlash], str, dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def _speculators() -> None:
-    """The package, which takes seconds to import; without it, the tests are skipped."""
-    pytest.importorskip(
-        "speculators.models.dflash.core", reason="speculators is not installed: pip install --no-deps speculators"
-    )
+    speculators_model("dflash.core")
 
 
 REDUCED = torch.tensor([0, 2, 3, 5, 8, 9])

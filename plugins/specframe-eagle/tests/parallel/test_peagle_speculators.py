@@ -13,6 +13,7 @@ import torch
 from specframe.testing import random_teacher
 from specframe_eagle.parallel.drafter import PEagle
 from specframe_eagle.parallel.rollout import COD
+from tests.speculators_models import speculators_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.past_key_values. is deprecated:FutureWarning"
@@ -24,22 +25,14 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-def core() -> Any:
-    """Their module, which takes seconds to import; without it, the test is skipped."""
-    return pytest.importorskip(
-        "speculators.models.peagle.core",
-        reason="speculators is not installed: pip install --no-deps speculators hs-connectors",
-    )
-
-
 @pytest.fixture(autouse=True)
 def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's own weights are of no use here, and a random one has no place to load them from."""
-    monkeypatch.setattr(core().PEagleDraftModel, "load_verifier_weights", lambda self: None)
+    monkeypatch.setattr(speculators_model("peagle.core").PEagleDraftModel, "load_verifier_weights", lambda self: None)
 
 
 def loaded(folder: Path) -> Any:
-    return eagle3_texts.load_theirs(core().PEagleDraftModel, folder)
+    return eagle3_texts.load_theirs(speculators_model("peagle.core").PEagleDraftModel, folder)
 
 
 def exported(folder: Path, options: dict[str, Any]) -> PEagle:
@@ -68,8 +61,9 @@ def test_it_reads_our_export_and_computes_the_same(
         inside = rows.sum(0) < n  # theirs has no rows beyond the text
         order = rows[:, inside][1].argsort(stable=True)  # depth by depth, as their sampling gives them
         anchors, below = rows[:, inside][:, order]
-        monkeypatch.setattr(core(), "generate_cod_sample_indices", lambda **given: (anchors, below))
-        monkeypatch.setattr(core(), "compute_metrics", lambda **given: (torch.zeros(()), {}))  # theirs needs Triton
+        core = speculators_model("peagle.core")
+        monkeypatch.setattr(core, "generate_cod_sample_indices", lambda **given: (anchors, below))
+        monkeypatch.setattr(core, "compute_metrics", lambda **given: (torch.zeros(()), {}))  # theirs needs Triton
         found: list[torch.Tensor] = []
         model.lm_head.register_forward_hook(lambda module, given, out: found.append(out[0].detach()))
         model(

@@ -30,7 +30,7 @@ from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import Streams
-from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree
+from specframe.kernel.types import Context, Cycle, GreedyScores, KnownPrefix, Scores, TokenTree
 from specframe.neural.forward import without_tracking
 from specframe.neural.transfer import tensor_on
 from specframe.sampling.laws import RowSampling, Sampling
@@ -212,7 +212,7 @@ class Session:
         self,
         entries: list[Entry],
         draft: TokenTree,
-        scores: Scores,
+        scores: Scores | GreedyScores,
         random: Streams,
         sampling: Sampling | RowSampling,
     ) -> Cycle:
@@ -224,7 +224,7 @@ class Session:
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
             enter(entries, draft, verdict, gaps)
-            random.advance(verdict.counts, draft.levels + 1)
+            random.advance(verdict.count, draft.levels + 1)
             cycle = Cycle(draft, scores, verdict, committed)
             self.parts.drafter.commit(committed)
             for observer in self._observers:

@@ -33,9 +33,9 @@ class Verification:
         self._last: GreedyScores | None = None
         self._asked = False
 
-    def score(self, draft: TokenTree, sampling: Sampling | RowSampling) -> Scores:
+    def score(self, draft: TokenTree, sampling: Sampling | RowSampling) -> Scores | GreedyScores:
         """The scores of a draft's nodes."""
-        self._asked = self._asked or (self._last is not None and self._last.asked)
+        self._asked = self._asked or (self._last is not None and self._last.has_logits)
         plain = sampling.greedy and not sampling.processors and self._verifier.lossless
         if self._asked or not plain:
             return self._target.score(draft)
@@ -43,12 +43,14 @@ class Verification:
         self._last = scores if isinstance(scores, GreedyScores) else None
         return scores
 
-    def verify(self, draft: TokenTree, scores: Scores, sampling: Sampling | RowSampling, random: Streams) -> Judged:
+    def verify(
+        self, draft: TokenTree, scores: Scores | GreedyScores, sampling: Sampling | RowSampling, random: Streams
+    ) -> Judged:
         """The verdict on a draft, and the nodes after which no token has mass."""
         if sampling.greedy and self._verifier.lossless:  # then every rule emits the argmax tokens
             if isinstance(scores, GreedyScores) and not sampling.processors:
-                if scores.path is not None:
-                    return Verdict.of(scores.path, draft), None
+                if scores.verdict is not None:
+                    return scores.verdict, None
                 tokens, gaps = chosen(scores.best)
             elif sampling.processors and draft.levels:
                 tokens, gaps = reached_argmax(sampling, scores.logits, draft)

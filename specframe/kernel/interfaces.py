@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Cycle,
         Drafts,
         Expand,
+        GreedyScores,
         KnownPrefix,
         Prompts,
         Scores,
@@ -137,7 +138,7 @@ def text_of(target: Target) -> TextTarget:
 class GreedyTarget(Target, Protocol):
     """A target that may find the likeliest tokens faster than it makes logits."""
 
-    def choose(self, tree: TokenTree) -> Scores:
+    def choose(self, tree: TokenTree) -> Scores | GreedyScores:
         """The same as `score`, as `GreedyScores` where that is faster."""
 
 

@@ -54,11 +54,8 @@ class Streams(Protocol):
         """Puts the streams of new rows behind these."""
         ...
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
-        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream.
-
-        The count is a list where the host has it.
-        """
+    def advance(self, count: Tensor, most: int) -> None:
+        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream."""
         ...
 
     def keep(self, rows: Tensor) -> None:

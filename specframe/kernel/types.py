@@ -64,40 +64,24 @@ class Scores:
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
 
 
-class GreedyScores(Scores):
-    """Scores of which the likeliest token after every node is known; the logits are made when they are asked for.
+@dataclass(frozen=True)
+class GreedyScores:
+    """Scores of a target that finds the likeliest token after every node without logits."""
 
-    Args:
-        best: [B, N] int64, the first token of the largest logit; -1 where that is not a number.
-        features: features [B, N, D] by tap.
-        make: makes the logits [B, N, V], in which `best` are the largest.
-        path: the nodes of each row that hold the token behind their parent, the first of such siblings, and the tokens
-            behind them and the root; None: not looked for, or one of these tokens is -1.
-    """
-
-    def __init__(
-        self,
-        best: Tensor,
-        features: Mapping[str, Tensor],
-        make: Callable[[], Tensor],
-        path: HostVerdict | None = None,
-    ) -> None:
-        given = {"best": best, "features": features, "path": path, "_make": make}
-        self.__dict__.update(given)
-
-    best: Tensor
-    path: HostVerdict | None
-    _make: Callable[[], Tensor]
+    best: Tensor  # [B, N] int64, the first token of the largest logit; -1 where that is not a number
+    features: Mapping[str, Tensor]  # tap -> [B, N, D]
+    head: Callable[[], Tensor]  # computes the logits [B, N, V], in which `best` are the largest
+    verdict: Verdict | None = None  # accepts the path of `best`; None: not known, or `best` is -1 on the path
 
     @cached_property
     def logits(self) -> Tensor:
-        """The logits [B, N, V]."""
-        return self._make()
+        """The logits [B, N, V]: a pass of the LM head, once."""
+        return self.head()
 
     @property
-    def asked(self) -> bool:
-        """True if the logits were asked for."""
-        return "logits" in self.__dict__
+    def has_logits(self) -> bool:
+        """True if the LM head has run."""
+        return "logits" in vars(self)
 
 
 @dataclass(frozen=True)
@@ -117,37 +101,27 @@ class Committed:
     features: Mapping[str, Tensor]  # tap -> [B, M, D]
     root: Tensor  # [B] int64, the last committed token: root of the next tree
     prompt: Prompts | None = None
-    counts: list[int] | None = None  # `count` on the host, where the target has it there
 
     @classmethod
-    def of(
-        cls, verdict: Verdict, tree: TokenTree, features: Mapping[str, Tensor], root: Tensor | None = None
-    ) -> Committed:
-        """The commit of a verdict on a tree; the tensors that are not given are made once they are asked for."""
-        committed, texts = cls.__new__(cls), verdict.to_host(tree).tokens
-        vars(committed).update(features=features, texts=texts, counts=[*map(len, texts)], _origin=(verdict, tree))
-        if root is not None:
-            vars(committed)["root"] = root
+    def of(cls, verdict: Verdict, tree: TokenTree, features: Mapping[str, Tensor]) -> Committed:
+        """The commit of a verdict on a tree; its tensors are views of `Verdict.packed`."""
+        texts = verdict.to_host(tree).tokens
+        counts = [*map(len, texts)]
+        tokens = verdict.emitted(tree).narrow(1, 0, max(counts))
+        committed = cls(tokens, verdict.count, features, verdict.bonus)
+        vars(committed).update(texts=texts, counts=counts)  # they need not be copied again
         return committed
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """`count` on the host."""
+        counts: list[int] = self.count.tolist()
+        return counts
 
     @cached_property
     def texts(self) -> list[list[int]]:
         """The tokens of each row, on the host."""
-        counts = self.count.tolist() if self.counts is None else self.counts
-        return [row[:count] for row, count in zip(self.tokens.tolist(), counts, strict=True)]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Tensor:
-            """The tensors of a verdict's commit."""
-            if name not in ("tokens", "count", "root"):
-                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-            verdict, tree = vars(self)["_origin"]
-            if name == "tokens":
-                found = verdict.emitted(tree).narrow(1, 0, max(self.counts))
-            else:
-                found = verdict.count if name == "count" else verdict.bonus
-            return vars(self).setdefault(name, found)
+        return [row[:count] for row, count in zip(self.tokens.tolist(), self.counts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -158,7 +132,7 @@ class Cycle:
     """
 
     draft: TokenTree
-    scores: Scores
+    scores: Scores | GreedyScores
     verdict: Verdict
     committed: Committed
 

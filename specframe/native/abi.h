@@ -142,7 +142,8 @@ typedef struct GreedyChoice {
   const BoundedHead* screen;
   void* last;             /* [M, D], the states after the final norm */
   int64_t* best;          /* [M] */
-  int64_t* followed;      /* [B, 2 N + 2], of each row the number of accepted nodes or -1, these, and the tokens after them */
+  int64_t levels;         /* A, no node is deeper */
+  int64_t* verdict;       /* [B, 2 (A + 1) + 3] as `Verdict.packed` has it; 0 tokens where one of them has no probability */
 } GreedyChoice;
 
 /* Queries that vote for pieces of texts with their shares of attention. A row's are of its last `asked` steps, and its first

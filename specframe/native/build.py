@@ -65,7 +65,9 @@ def _succeed(status: int) -> None:
     if status == 1:
         raise MemoryError("the native passes have no memory left to compute with")
     if status:
-        raise ValueError("a tree has tokens beyond the vocabulary, or parents that are not earlier nodes")
+        raise ValueError(
+            "a tree has tokens beyond the vocabulary, parents that are not earlier nodes, or nodes below its levels"
+        )
 
 
 def are_loaded() -> bool:

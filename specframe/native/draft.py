@@ -100,6 +100,7 @@ class NativeDraft:
         [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
         for the new pairs and the levels. With a window pairs outside of it are hidden.
         """
+        roots = roots.contiguous()
         batch, new_pairs = len(held), 0 if pairs is None else pairs.most
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
         self._check(roots, held, outputs, blocks, pairs, states, tail)

@@ -183,21 +183,29 @@ extern "C" int specframe_likeliest(const BoundedHead* screen, const float* x, in
 // The path of the likeliest tokens through a row's tree: the first child that holds the token behind its parent, and so on.
 inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
   const int64_t first = row * nodes;
-  int64_t *count = c.followed + row * (2 * nodes + 2), *path = count + 1, *tokens = path + nodes, node = 0;
-  *count = 0;
-  for (int64_t at = 0;; ++at) {
-    const int64_t token = tokens[at] = c.best[first + node];
-    if (token < 0) *count = -1;  // behind it no token has any probability
-    if (token < 0) return;
+  const int64_t width = c.levels + 1;
+  int64_t *path = c.verdict + row * (2 * width + 3), *tokens = path + width, *numbers = tokens + width, node = 0;
+  std::fill(path, tokens, -1);
+  std::fill(tokens, numbers + 3, 0);
+  for (int64_t depth = 0;; ++depth) {
+    const int64_t token = c.best[first + node];
+    if (token < 0) {  // no token has any probability after this node
+      numbers[1] = 0;
+      return;
+    }
+    path[depth] = node;
+    tokens[depth] = numbers[2] = token;
+    numbers[0] = depth;
+    numbers[1] = depth + 1;
     int64_t child = node + 1;
     while (child < nodes && !(c.valid[first + child] && c.parents[first + child] == node && c.tokens[first + child] == token)) ++child;
     if (child == nodes) return;
-    path[(*count)++] = node = child;
+    node = child;
   }
 }
 
 // The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
-// memory, or 2 where a token or a parent is out of bounds.
+// memory, or 2 where a token, a parent or a depth is out of bounds.
 extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
                                 void* const* taps, const GreedyChoice* choice) try {
   const GreedyChoice& c = *choice;
@@ -210,6 +218,7 @@ extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, 
     if (c.tokens[i] < 0 || c.tokens[i] >= c.known || (node && parent >= i)) return 2;
     if (node) {
       depths[i] = depths[parent] + 1;
+      if (depths[i] > c.levels) return 2;
       std::memcpy(&sees[i * nodes], &sees[parent * nodes], nodes);
     }
     sees[i * nodes + node] = 1;

@@ -11,7 +11,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from specframe.kernel.types import HostVerdict, TokenTree
+from specframe.kernel.types import TokenTree, Verdict
 from specframe.native.abi import Batch, BoundedHead, GreedyChoice
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_numbers, check_room, check_sight
@@ -82,10 +82,11 @@ class GreedyPass:
         cache: KeysAndValues,
         taps: Mapping[str, Tensor],
         context: int,
-    ) -> tuple[Tensor, Tensor, HostVerdict | None]:
+    ) -> tuple[Tensor, Tensor, Verdict | None]:
         """The states behind the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
 
-        With them the path of these tokens through each row's tree; None where no token has any probability on one.
+        With them the verdict that accepts the path of these tokens through each row's tree; None where no token has any
+        probability on one.
 
         A node sees its row's committed slots, `counts` of them, and its ancestors, which stand from slot `base` on.
         Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
@@ -126,25 +127,16 @@ class GreedyPass:
             screen=ctypes.addressof(self._screen.record),
             last=last.data_ptr(),
             best=best.data_ptr(),
-            followed=ctypes.addressof(followed := (c_int64 * (shape[0] * (2 * shape[1] + 2)))()),
+            levels=tree.levels,
+            verdict=(verdict := torch.empty(shape[0], 2 * tree.levels + 5, dtype=torch.int64)).data_ptr(),
         )
         load_native().specframe_choose(
             *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
             *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
         )
         del tokens, parents, valid  # read by their addresses until here
-        return last, best, _verdict(followed, *shape)
-
-
-def _verdict(followed: ctypes.Array[c_int64], rows: int, nodes: int) -> HostVerdict | None:
-    """The paths of each row, [B, 2 N + 2] as native code wrote them: their lengths, nodes and tokens."""
-    verdict = HostVerdict([], [])
-    for first in range(0, rows * (2 * nodes + 2), 2 * nodes + 2):
-        if (count := followed[first]) < 0:
-            return None
-        verdict.paths.append(followed[first + 1 : first + 1 + count])
-        verdict.tokens.append(followed[first + 1 + nodes : first + 2 + nodes + count])
-    return verdict
+        found = Verdict.unpack(verdict)
+        return last, best, found if all(found.to_host(tree).tokens) else None
 
 
 def _fields(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
-    from specframe.kernel.types import HostVerdict, TokenTree
+    from specframe.kernel.types import TokenTree, Verdict
     from specframe.neural.ledger import Rows
 
 Given = ParamSpec("Given")
@@ -31,9 +31,9 @@ NONE = slice(0)
 """No logits: the LM head does not run."""
 
 
-GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], tuple[Features, "HostVerdict | None"]]
+GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], tuple[Features, "Verdict | None"]]
 """A pass over a tree, given rows, taps and the most positions of a row: its features, `best` and `last` among them, and
-the path of the likeliest tokens, None where that is not known."""
+the verdict that accepts the likeliest tokens, None where it is not known."""
 Output = tuple[Tensor | None, Features]
 """The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
 

@@ -113,8 +113,7 @@ class Rows:
 
     def advance(self, committed: Committed) -> None:
         """Counts a commit's entries, one for each token."""
-        counts = committed.count.tolist() if committed.counts is None else committed.counts
-        self.counts = [have + new for have, new in zip(self.counts, counts, strict=True)]
+        self.counts = [have + new for have, new in zip(self.counts, committed.counts, strict=True)]
         self._count = None if self.on_host else self.count + committed.count  # made once it is asked for, or at once
 
     def fill(self, count: Tensor, counts: Sequence[int]) -> None:

@@ -160,7 +160,7 @@ class RowSession:
         They wait for the next draft. Where a tree policy drafts nothing for some cycles there is one forward for all
         that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
         """
-        fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
+        fresh = list(committed.counts)
         pairs = partial(self._pairs_of, committed, max(fresh))
         made, fresh = self.entries(pairs, committed, fresh)
         waiting, first, more = self._waiting, 0, fresh

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.kernel.transfer import numbers_like
 from specframe.sampling.hashing import places, scramble, scramble_all, signed, stride, unit
 
 CATEGORICAL, BERNOULLI, WITHOUT_REPLACEMENT, METHODS = 0, 1, 2, 3
@@ -55,7 +54,7 @@ class SeededRandom:
         self.verify.join(new.verify)
         self.position.join(new.position)
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+    def advance(self, count: Tensor, most: int) -> None:
         """Ends a cycle that committed count [B] tokens, `most` at most: fresh numbers in every stream."""
         self.draft.advance()
         self.verify.advance()
@@ -191,39 +190,28 @@ class PositionStream:
     def __init__(self, keys: Tensor) -> None:
         """The streams of B rows with 64-bit keys [B], at the first place."""
         self._keys = keys
-        self._place = torch.zeros_like(keys)  # [B], tokens committed so far, without
-        self._ahead: list[int] = []  # those that the host has counted since, of each row; empty: none
+        self.place = torch.zeros_like(keys)
+        """The tokens committed so far, [B] int64."""
         self._call = 0
         self._block: Tensor | None = None  # [B, P], from the place `_first` [B] on
-        self._first = self._place
+        self._first = self.place
         self._used = 0  # places of the block that may be behind, at most
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+    def advance(self, count: Tensor, most: int) -> None:
         """Moves on by count [B] places, `most` at most."""
-        if isinstance(count, Tensor):
-            self._place = self.place + count
-        else:
-            before = self._ahead or [0] * len(count)
-            self._ahead = [have + more for have, more in zip(before, count, strict=True)]
+        self.place = self.place + count
         self._call = 0
         self._used += most
-
-    @property
-    def place(self) -> Tensor:
-        """The tokens committed so far, [B]; those of cycles in which nothing was drawn are added once it is asked."""
-        if self._ahead:
-            self._place, self._ahead = self._place + numbers_like(self._place, self._ahead), []
-        return self._place
 
     def join(self, new: PositionStream) -> None:
         """Puts the streams of new rows behind these."""
         self._keys = torch.cat([self._keys, new._keys])
-        self._place = torch.cat([self.place, new.place])
+        self.place = torch.cat([self.place, new.place])
         self._block = None
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self._keys, self._place = self._keys[rows], self.place[rows]
+        self._keys, self.place = self._keys[rows], self.place[rows]
         if self._block is not None:
             self._block, self._first = self._block[rows], self._first[rows]
 

@@ -108,7 +108,7 @@ def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[
             _same(scores.logits[row, node], alone.logits[0, 0], close, f"the logits of node {node} of row {row}")
 
 
-def check_chosen(tree: TokenTree, chosen: Scores, scores: Scores) -> None:
+def check_chosen(tree: TokenTree, chosen: Scores | GreedyScores, scores: Scores) -> None:
     """The scores for greedy decoding are those of `score`, likeliest tokens and their path those of their logits."""
     assert torch.equal(chosen.logits, scores.logits), "`choose` gives other logits than `score`"
     assert set(chosen.features) == set(scores.features), "`choose` gives other features than `score`"
@@ -116,9 +116,9 @@ def check_chosen(tree: TokenTree, chosen: Scores, scores: Scores) -> None:
         assert torch.equal(chosen.features[tap], values), f"`choose` gives other features of {tap} than `score`"
     if isinstance(chosen, GreedyScores):
         assert torch.equal(chosen.best, first_argmax(scores.logits)), "`best` is not the first of the largest logits"
-        path = follow_argmax(tree, chosen.best).to_host(tree)
-        same = chosen.path is None or (chosen.path.paths, chosen.path.tokens) == (path.paths, path.tokens)
-        assert same, "`choose` gives another path than that of the likeliest tokens"
+        wanted, found = follow_argmax(tree, chosen.best), chosen.verdict
+        same = found is None or torch.equal(found.packed(tree), wanted.packed(tree))
+        assert same, "`choose` gives another verdict than that of the likeliest tokens"
 
 
 def check_committed(

@@ -93,7 +93,7 @@ def extend(transcripts: list[Transcript], cycle: Cycle, taps: frozenset[str]) ->
 def _committed(cycle: Cycle, taps: frozenset[str]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """The tokens of each row, [n], and the features before them, [n, D] by tap; copies: no more is kept."""
     committed = cycle.committed
-    counts = committed.counts or committed.count.tolist()
+    counts = committed.counts
     for row, count in enumerate(counts):
         features = {tap: committed.features[tap][row, :count].clone() for tap in sorted(taps)}
         yield committed.tokens[row, :count].clone(), features

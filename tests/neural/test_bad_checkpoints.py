@@ -116,7 +116,7 @@ def test_a_checkpoint_of_the_same_vocabulary_with_another_padding(name: str, mor
         drafter.open(1, 32)
         features = {tap: torch.linspace(-1, 1, 24).view(1, 3, 8) for tap in drafter.taps}
         tokens, count = torch.tensor([[5, 6, 7]]), torch.tensor([3])
-        drafter.commit(Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count), [3]))
+        drafter.commit(Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count)))
         drafts.append(drafter.propose(tokens[:, -1], Chain(depth=1), Context(Sampling(), SeededRandom(0, 1).draft)))
     tree = drafts[1]
     assert tree.tokens.max() < min(vocab, vocab + more) and tree.valid.all()

@@ -68,11 +68,11 @@ def committed(drafter: NeuralDrafter, counts: list[int], noise: torch.Generator,
     }
     count = torch.tensor(counts)
     if prompt:
-        return Committed(tokens, count, scored, tokens[:, -1], Prompts(tokens, count), counts)
+        return Committed(tokens, count, scored, tokens[:, -1], Prompts(tokens, count))
     rest = [torch.randperm(nodes - 1, generator=noise)[: count - 1].sort().values.tolist() for count in counts]
     paths = [[0, *(node + 1 for node in row)] for row in rest]
     places = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths])
-    return Committed(tokens, count, KeptFeatures(scored, paths, lambda: places), tokens[:, -1], None, counts)
+    return Committed(tokens, count, KeptFeatures(scored, paths, lambda: places), tokens[:, -1])
 
 
 def grown(drafter: NeuralDrafter, policy: TreePolicy, root: Tensor, costs: Costs | None, natively: bool) -> TokenTree:

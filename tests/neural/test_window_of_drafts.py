@@ -65,7 +65,7 @@ def piece(whole: Committed, start: int, end: int, prompt: bool = False) -> Commi
     """The pairs start .. end - 1 of a text as a commit."""
     tokens, count = whole.tokens[:, start:end], torch.tensor([end - start])
     features = {tap: values[:, start:end] for tap, values in whole.features.items()}
-    return Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count) if prompt else None, [end - start])
+    return Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count) if prompt else None)
 
 
 def read(drafter: NeuralDrafter, whole: Committed, ends: list[int], drafts: bool = True) -> None:
@@ -205,7 +205,7 @@ def test_rows_that_come_and_leave_draft_as_they_do_alone(method: str) -> None:
         tokens, count = torch.cat([part.tokens for part in parts]), torch.tensor(counts)
         features = {tap: torch.cat([part.features[tap] for part in parts]) for tap in alone.taps}
         prompts = Prompts(tokens, count) if prompt else None
-        together.commit(Committed(tokens, count, features, tokens[:, 0], prompts, counts))
+        together.commit(Committed(tokens, count, features, tokens[:, 0], prompts))
 
     together.open(3, 300)
     commit([0, 0], [20, 41], prompt=True)

@@ -132,7 +132,7 @@ def _commit(tokens: Sequence[int], features: Mapping[str, Tensor], start: int, e
     new = torch.tensor([tokens[start + 1 : end + 1]])
     pairs = {tap: values[None, start:end] for tap, values in features.items()}
     prompts = Prompts(torch.tensor([tokens[:prompt]]), torch.tensor([prompt])) if prompt else None
-    return Committed(new, torch.tensor([end - start]), pairs, new[:, -1], prompts, [end - start])
+    return Committed(new, torch.tensor([end - start]), pairs, new[:, -1], prompts)
 
 
 def main() -> None:

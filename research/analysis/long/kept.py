@@ -59,7 +59,7 @@ class Reading:
         if sight is not None:
             prompts = Prompts(torch.tensor([[*self.row]]), count)
             given = self.begun.committed
-            new = Committed(given.tokens, given.count, {}, given.root, prompts, [len(self.row)])
+            new = Committed(given.tokens, given.count, {}, given.root, prompts)
             kept.shorten(state, self.target.forward, sight, new, self.target.context)
         return process_time() - begun
 

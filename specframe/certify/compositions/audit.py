@@ -18,7 +18,7 @@ from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import drafting_ahead
-from specframe.kernel.types import Context, Cycle, Draw, Prompts, Scores, TokenTree, Verdict
+from specframe.kernel.types import Context, Cycle, Draw, GreedyScores, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 
 FIELDS = 5
@@ -143,7 +143,9 @@ def first_draft(
     return _next_draft(parts, draft, scores, replace(verdict, bonus=drawn), context)
 
 
-def _next_draft(parts: Parts, tree: TokenTree, scores: Scores, verdict: Verdict, context: Context) -> TokenTree:
+def _next_draft(
+    parts: Parts, tree: TokenTree, scores: Scores | GreedyScores, verdict: Verdict, context: Context
+) -> TokenTree:
     """Commits a verdict and drafts."""
     committed = parts.target.commit(tree, verdict)
     parts.drafter.commit(committed)

@@ -173,9 +173,9 @@ class BatchStreams:
         self._others.join(new._others)
         self._begin(torch.cat([self._branch, new._branch]), self._others)
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+    def advance(self, count: Tensor, most: int) -> None:
         """Ends a cycle: fresh numbers for the other rows; a watched row's draws always fork anew."""
-        self._others.advance(torch.as_tensor(count)[self._branch < 0], most)
+        self._others.advance(count[self._branch < 0], most)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

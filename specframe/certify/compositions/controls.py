@@ -178,7 +178,7 @@ class ReplayedStreams:
         """Puts the branches of new rows behind these."""
         self._inner.join(new._inner)
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+    def advance(self, count: Tensor, most: int) -> None:
         """A new cycle."""
         self._captured.turn()
 

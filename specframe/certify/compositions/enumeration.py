@@ -255,7 +255,7 @@ class ForkedStreams:
         """Puts the branches of new rows behind these."""
         self.draft.rows = torch.cat([self.draft.rows, new.draft.rows])
 
-    def advance(self, count: Tensor | Sequence[int], most: int) -> None:
+    def advance(self, count: Tensor, most: int) -> None:
         """A new cycle: nothing to do, every fork is fresh."""
 
     def keep(self, rows: Tensor) -> None:

@@ -207,15 +207,15 @@ class HFTarget(LoadedModel):
         return Scores(logits, self._taken(state, features))
 
     @without_gradients
-    def choose(self, tree: TokenTree) -> Scores:
+    def choose(self, tree: TokenTree) -> Scores | GreedyScores:
         """The same; by native passes, whose LM head is in floats, as `GreedyScores`."""
         if not self.forward.finds_best:
             return self.score(tree)
         state = self._running()
         drafted = state.begin(tree)
-        features, path = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
+        features, verdict = resume.choose(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
         make = partial(logits_of, self.forward.head, features["last"])
-        return GreedyScores(features["best"], self._taken(state, features), make, path)
+        return GreedyScores(features["best"], self._taken(state, features), make, verdict)
 
     def _taken(self, state: State, features: Features) -> Features:
         """The features that were requested, which are kept until the commit."""

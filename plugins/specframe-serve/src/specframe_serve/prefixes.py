@@ -77,7 +77,7 @@ class Prefixes:
             return
         fresh = cycle.committed.prompt is not None
         first = len(session.live) if fresh else 0
-        counts = cycle.committed.counts or cycle.committed.count.tolist()
+        counts = cycle.committed.counts
         for row, entry in enumerate(session.cycle_rows):
             if entry.request.inputs:
                 continue

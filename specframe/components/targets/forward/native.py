@@ -14,7 +14,7 @@ from torch.nn.functional import embedding
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
-from specframe.kernel.types import HostVerdict, TokenTree
+from specframe.kernel.types import TokenTree, Verdict
 from specframe.native.blocks import BLOCK
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.build import load_native
@@ -176,13 +176,13 @@ class NativeForward:
 
     def _choose(
         self, tree: TokenTree, rows: Rows, taps: frozenset[str], context: int
-    ) -> tuple[Features, HostVerdict | None]:
-        """The features of all nodes of a tree, among them `best` and `last`, and the path: `run` in one native call."""
+    ) -> tuple[Features, Verdict | None]:
+        """The features of all nodes of a tree, among them `best` and `last`, and the verdict, in one native call."""
         assert self._greedy is not None
         rows.memory.aim(rows.base, rows.base + tree.shape[1])
         wanted = self._room(tree.shape, taps, self._embeddings.dtype)
-        last, best, path = self._greedy.run(tree, rows.counts, rows.base, rows.memory, wanted, context)
-        return {**wanted, "last": last, "best": best}, path
+        last, best, verdict = self._greedy.run(tree, rows.counts, rows.base, rows.memory, wanted, context)
+        return {**wanted, "last": last, "best": best}, verdict
 
     def _room(self, shape: Sequence[int], taps: Iterable[str], form: torch.dtype) -> dict[str, Tensor]:
         """Room for the features [B, T, D] of layers, in a dtype, and for queries, in float32."""

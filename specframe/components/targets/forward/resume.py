@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.layers import ChosenSlots, LayerChoice
-from specframe.kernel.types import HostVerdict, TokenTree
+from specframe.kernel.types import TokenTree, Verdict
 from specframe.native.sight import Listed, Mask
 from specframe.neural.forward import EVERY, NONE, Features, HookedForward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
@@ -78,8 +78,8 @@ def score(
 
 def choose(
     run: HookedForward, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
-) -> tuple[Features, HostVerdict | None]:
-    """The same without logits, with the features `best` and `last`; and the path of `best`, where it is known."""
+) -> tuple[Features, Verdict | None]:
+    """The features without logits, `best` and `last` among them, and the verdict on `best`, where it is known."""
     greedy = run.inner.greedy
     if greedy is not None and drafted is None and rows.offset is None and not any(map(is_query, taps)):
         return run.between(greedy, tree, rows, taps, context)

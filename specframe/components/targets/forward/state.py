@@ -18,7 +18,7 @@ from specframe.neural.cache import SlotCache
 from specframe.neural.features import KeptFeatures
 from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
-from specframe.neural.transfer import from_host, tensor_on
+from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
 """Number of positions of each row allocated first; a session of many slots and a long context fills few of them."""
@@ -181,7 +181,7 @@ class State:
         self.rows.show(self._queries)
         self.admitted = self.drafted = None
         self._begun = []
-        return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
+        return Committed(tokens, prompts.count, self.features, bonus, prompts)
 
     def run_layers(
         self,
@@ -242,8 +242,7 @@ class State:
             if not self.rows.on_host:  # a compiled pass may write its next features where these are
                 features = dict(features)
         self.rows.move(paths, nodes)
-        root = from_host([tokens[-1] for tokens in verdict.to_host(tree).tokens]) if self.rows.on_host else None
-        committed = Committed.of(verdict, tree, features, root)
+        committed = Committed.of(verdict, tree, features)
         self.rows.advance(committed)
         if self._queries is not None:
             self.rows.show(_newest_last(self._queries, nodes(), committed.count))

@@ -99,10 +99,11 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
         tokens %= VOCABULARY
     drafted = TokenTree(tokens, parents, valid, torch.zeros_like(tokens), levels=3)
     scores = target.choose(drafted)
-    followed = follow_argmax(drafted, scores.best).to_host(drafted)
-    assert isinstance(scores, GreedyScores) and scores.path is not None
-    assert scores.path.paths == followed.paths == [[3, 5, 8], [3], [3, 5]]
-    assert scores.path.tokens == followed.tokens
+    followed = follow_argmax(drafted, scores.best)
+    assert isinstance(scores, GreedyScores) and scores.verdict is not None
+    assert scores.verdict.to_host(drafted) == followed.to_host(drafted)
+    assert torch.equal(scores.verdict.packed(drafted), followed.packed(drafted))
+    assert followed.to_host(drafted).paths == [[3, 5, 8], [3], [3, 5]]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,7 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
         (-1, [-1, 0], {}, "tokens beyond the vocabulary"),
         (3, [-1, 1], {}, "parents that are not earlier nodes"),
         (3, [-1, 2], {}, "parents that are not earlier nodes"),
+        (3, [-1, 0], {"levels": 0}, "nodes below its levels"),
         (3, [-1, 0], {"parent": torch.tensor([[-1, 0, 1]])}, r"are int64 \[1, 2\]"),
         (3, [-1, 0], {"valid": torch.ones(1, 3, dtype=torch.bool)}, "what nodes see"),
     ],

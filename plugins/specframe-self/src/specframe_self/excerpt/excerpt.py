@@ -131,10 +131,9 @@ class Excerpt:
         firsts = committed.root.tolist()
         following = [[*text[1:], first] for text, first in zip(excerpts, firsts, strict=True)]
         device = prompts.tokens.device
-        counts = [len(text) for text in excerpts]
-        count = torch.tensor(counts, device=device)
+        count = torch.tensor([len(text) for text in excerpts], device=device)
         tokens, shifted = _padded(excerpts, device), _padded(following, device)  # [B, M]
-        return Committed(shifted, count, {}, committed.root, Prompts(tokens, count), counts)
+        return Committed(shifted, count, {}, committed.root, Prompts(tokens, count))
 
     def _excerpt(self, prompt: list[int]) -> list[int]:
         """The tokens of a prompt that are read."""

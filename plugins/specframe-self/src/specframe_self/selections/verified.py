@@ -79,7 +79,7 @@ class Verified:
         place = torch.arange(logits.shape[-1], device=logits.device)
         newer = place >= tensor_on(logits.device, ends).clamp(min=1)[:, None]  # [R, C]
         shares = logits.masked_fill(newer[:, None, None], -torch.inf).softmax(-1)
-        if min(committed.counts or [0]) < (steps := queries.shape[4]):  # the queries of other rows begin with 0
+        if min(committed.counts) < (steps := queries.shape[4]):  # the queries of other rows begin with 0
             asked = torch.arange(steps, device=logits.device) >= steps - committed.count[:, None]  # [R, T]
             shares = shares * asked.repeat(1, queries.shape[3])[:, None, :, None]
         votes = shares.sum(3)

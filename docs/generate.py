@@ -38,7 +38,7 @@ TITLES = {
     "loss": "Losses",
     "rollout": "Rollouts",
     "head": "Heads",
-    "sight": "Sights",
+    "kv_selection": "KV selections",
     "selection": "Selections of a prompt's tokens",
     "store": "Stores",
     "watcher": "Watchers of training",

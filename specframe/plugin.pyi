@@ -80,11 +80,11 @@ from specframe.kernel.layers import NEWEST_QUERIES as NEWEST_QUERIES
 from specframe.kernel.layers import ChosenSlots as ChosenSlots
 from specframe.kernel.layers import CommittedMemory as CommittedMemory
 from specframe.kernel.layers import ExitingModel as ExitingModel
+from specframe.kernel.layers import KVSelection as KVSelection
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
 from specframe.kernel.layers import PromptSelection as PromptSelection
 from specframe.kernel.layers import ReadableDrafter as ReadableDrafter
-from specframe.kernel.layers import SightPolicy as SightPolicy
 from specframe.kernel.predictions import IMAGES as IMAGES
 from specframe.kernel.predictions import LazyStudent as LazyStudent
 from specframe.kernel.sampling import Laws as Laws

@@ -1,7 +1,7 @@
 """Draws the time of a token by the tokens of the prompt: ``python docs/pictures/contexts.py RESULTS...``.
 
-RESULTS are files that research/analysis/long/sights.py wrote. It writes contexts-bf16.svg and contexts-int4.svg next to
-itself.
+RESULTS are files that research/analysis/long/selections.py wrote. It writes contexts-bf16.svg and contexts-int4.svg
+next to itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Controls for drafters behind images: EAGLE's network with an image's entries left out, or empty.
+"""Controls for drafters after images: EAGLE's network with an image's entries left out, or empty.
 
 specframe train recipes/images/eagle.yaml 'drafter={use: ./research/analysis/blind.py:Dropped}'
 specframe train recipes/images/msd.yaml 'drafter={use: ./research/analysis/blind.py:Empty}'
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DroppedNetwork(FlashNetwork):
-    """EAGLE's network over a text's entries alone; they keep their positions behind an image."""
+    """EAGLE's network over a text's entries alone; they keep their positions after an image."""
 
     def __init__(self, config: PretrainedConfig, tokens: frozenset[int]) -> None:
         super().__init__(config, tokens, 0, 1, 1)

@@ -57,7 +57,7 @@ def milliseconds(work: Callable[[int], object], pairs: int) -> float:
 
 
 def main() -> None:
-    """Prints a table: nodes, both ways' times and their ratio, the quartiles of the turns behind it."""
+    """Prints a table: nodes, both ways' times and their ratio, the quartiles of the turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--pairs", type=int, default=30)

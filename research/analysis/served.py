@@ -24,7 +24,7 @@ import specframe
 from specframe import model_folder
 
 SHORT = 3
-"""Short prompts that come behind a long one."""
+"""Short prompts that come after a long one."""
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 """The bench's questions."""
@@ -207,7 +207,7 @@ def summary_of(figures: dict[str, Any]) -> dict[str, float]:
 def first_token(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds that others wait while a prompt of so many tokens is read, and to that prompt's first token.
 
-    They are a running stream, and short prompts, alone and behind the long one; they come when no row is running. With
+    They are a running stream, and short prompts, alone and after the long one; they come when no row is running. With
     several sizes of `--piece`, the last of which reads it whole; rounds in turns, with new texts, so that nothing is
     known of them.
     """
@@ -232,7 +232,7 @@ def first_token(options: argparse.Namespace) -> dict[str, Any]:
             waited(server, made(600, 0))
         for turn in range(options.rounds):
             for piece, server in servers.items():
-                figures = disturbed(server, made(most, turn, 0)) | behind(server, made(most, turn, 1), turn)
+                figures = disturbed(server, made(most, turn, 0)) | after(server, made(most, turn, 1), turn)
                 rounds[piece].append(figures)
     for piece, rows in rounds.items():
         found[str(piece)] = {name: median(row[name] for row in rows) for name in rows[0]} | {"rounds": rows}
@@ -244,8 +244,8 @@ def made(count: int, *seed: int) -> list[int]:
     return [17 + (31 * place + 7919 * sum(7**i * (1 + n) for i, n in enumerate(seed))) % 5000 for place in range(count)]
 
 
-def behind(server: Served, prompt: Sequence[int], turn: int) -> dict[str, float]:
-    """The times to the first token of short prompts of 100 tokens: alone, and behind a long one that is being read."""
+def after(server: Served, prompt: Sequence[int], turn: int) -> dict[str, float]:
+    """The times to the first token of short prompts of 100 tokens: alone, and after a long one that is being read."""
     alone = [waited(server, made(100, turn, 2, number)) for number in range(SHORT)]
     own: list[float] = []
     reading = Thread(target=lambda: own.append(waited(server, prompt)))
@@ -257,7 +257,7 @@ def behind(server: Served, prompt: Sequence[int], turn: int) -> dict[str, float]
             break
         late.append(waited(server, made(100, turn, 3, number)))
     reading.join()
-    return {"short_alone": median(alone), "short_behind": median(late), "long_before_short_ones": own[0]}
+    return {"short_alone": median(alone), "short_after": median(late), "long_before_short_ones": own[0]}
 
 
 def waited(server: Served, prompt: Sequence[int]) -> float:

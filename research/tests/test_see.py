@@ -92,7 +92,7 @@ def test_workers_give_the_same_batches(training, tokenizer):
         assert all((alone[name] == drawn[name]).all() for name in alone)
 
 
-def test_what_is_exported_is_what_was_trained_and_is_decoded_behind_a_picture(training, base, tokenizer, tmp_path):
+def test_what_is_exported_is_what_was_trained_and_is_decoded_after_a_picture(training, base, tokenizer, tmp_path):
     see, seeing, lessons, pictures = (training(name) for name in ("see", "seeing", "lessons", "pictures"))
     model = seeing.build(base)
     trained = seeing.adapt(model, 24)

@@ -9,7 +9,7 @@ from tests.repo.repository import ROOT
 
 pytestmark = pytest.mark.slow
 
-SMALL = ["target.model=zoo://talk-7m", "target.dtype=float32", "target.otherwise=null"]
+SMALL = ["target.model=zoo://talk-7m", "target.dtype=float32", "target.fallback=null"]
 
 
 @pytest.mark.allow_hosts(["127.0.0.1"])

@@ -63,7 +63,7 @@ def wikipedia(root: Path) -> Iterator[Document]:
         for article in _articles(path):
             if article.count("formula_") > 2 or article.count("<") > 5:
                 continue
-            # The dump dropped pronunciations and left their brackets behind.
+            # The dump dropped pronunciations and left their brackets.
             text = clean(article.replace(" ()", "").replace("(; ", "("))
             if len(text) > ARTICLE_LIMIT:
                 text = text[: text.rfind("\n", 0, ARTICLE_LIMIT)]

@@ -162,7 +162,7 @@ class Certificate:
 
     @property
     def composed(self) -> bool:
-        """The same of the composition alone, whatever its target reads."""
+        """True if the composition emits the distribution of whatever its target reads."""
         shown = self.exhausted and self.batches and self.accepting and bool(self.control_failed)
         return self.exact and shown and not self.interrupted
 

@@ -42,7 +42,7 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
     """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in small form.
 
     Cases: a row between two others that are admitted before and after it, because a part may mix rows up; the recipe's
-    sampling over `seeds` targets; the same with an end of sequence; the same behind texts that are certain, which lead
+    sampling over `seeds` targets; the same with an end of sequence; the same after texts that are certain, which lead
     to the deepest level that a draft is accepted to, and to a late cycle; and where that sampling leaves one token
     possible everywhere, temperature 1 as well, because such a run has one branch only. A case too large to be exhausted
     with a fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A
@@ -95,7 +95,7 @@ class _Certifier:
             yield from self.case(f"{label}, end of sequence", sampling, seed=0, eos=EOS)
             for seed in range(self.seeds):
                 yield from self.case(f"{label}, target {seed}", sampling, seed=seed)
-            yield from self.behind_certain_text(label, sampling)
+            yield from self.after_certain_text(label, sampling)
 
     def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
         """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
@@ -136,11 +136,11 @@ class _Certifier:
             else:
                 version += 1
         # An earlier row left then; elsewhere it may leave too late.
-        yield self.behind_first_cycle(f"{label}, after another row left", sampling, LEAVES)
+        yield self.after_first_cycle(f"{label}, after another row left", sampling, LEAVES)
         pair = self.in_batch(f"{label}, with one other row", sampling, BATCHES, -1)
         yield replace(pair, partly=True)
         for place, rows in enumerate(SIZES):
-            yield self.behind_first_cycle(f"{label}, in a batch of {rows} rows", sampling, BATCHES + 1 + place, FEW)
+            yield self.after_first_cycle(f"{label}, in a batch of {rows} rows", sampling, BATCHES + 1 + place, FEW)
 
     def in_batch(self, name: str, sampling: Sampling, batch: int, version: int) -> Case:
         """A row of one of the smaller compositions with others."""
@@ -151,8 +151,8 @@ class _Certifier:
         comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
         return replace(self.as_case(emission, comparison, small), among_others=True)
 
-    def behind_first_cycle(self, name: str, sampling: Sampling, batch: int, branches: int | None = None) -> Case:
-        """Two tokens behind a certain first cycle; one where the branches, a few at most, run one at a time."""
+    def after_first_cycle(self, name: str, sampling: Sampling, batch: int, branches: int | None = None) -> Case:
+        """Two tokens after a certain first cycle; one where the branches, a few at most, run one at a time."""
         small, free = self.versions[-1], 1 if branches else 2
         text = guide(partial(small.emission, "", sampling))
         certain = text.tokens[: text.before(2)]
@@ -161,17 +161,17 @@ class _Certifier:
         case = self.as_case(accompanied, comparison, small)
         return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
 
-    def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """Cases behind a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
+    def after_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """Cases after a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
         text = self.guided(sampling)
-        whole = self.behind(f"{label}, certain text", sampling, text.tokens, 0)
+        whole = self.after(f"{label}, certain text", sampling, text.tokens, 0)
         reached = decode(whole)
         self.reach = Reach(
             accepted=self.reach.accepted + reached.accepted,
             levels=max(self.reach.levels, reached.levels),
             cycles=max(self.reach.cycles, len(reached.counts) - 1),
         )
-        yield replace(self.case_behind(whole, text.tokens, 0), partly=True)
+        yield replace(self.case_after(whole, text.tokens, 0), partly=True)
         if sampling.greedy:
             return
         places = {f"from level {text.levels} on": text.deep, f"from cycle {CYCLES} on": text.before(CYCLES)}
@@ -184,27 +184,27 @@ class _Certifier:
     def two_levels(self, name: str, sampling: Sampling, text: Guide) -> Case:
         """Every level of the deepest draft that is drawn together with the next one: the case that is farthest off.
 
-        Behind a level that is certain, its distribution in the place of the next one's goes unnoticed.
+        After a level that is certain, its distribution in the place of the next one's goes unnoticed.
         """
         cases = []
         for count in range(text.deep - text.levels + 2, text.deep):
             certain = text.tokens[:count]
             emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
-            case = self.case_behind(emission, certain, 2, min(PAIRS, self.budget))
+            case = self.case_after(emission, certain, 2, min(PAIRS, self.budget))
             if not case.exact or case.comparison.enumeration.interrupted:
                 return case
             cases.append(case)
         return replace(max(cases, key=lambda case: case.comparison.tv), partly=True)
 
     def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
-        """Two tokens behind a certain text, or one where two have too many branches."""
+        """Two tokens after a certain text, or one where two have too many branches."""
         for free in (2, 1):
-            case = self.case_behind(self.behind(name, sampling, text, free), text, free)
+            case = self.case_after(self.after(name, sampling, text, free), text, free)
             if case.settled:
                 break
         yield replace(case, partly=True)
 
-    def case_behind(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
+    def case_after(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
         """The case of an emission that a certain text begins."""
         case = self.as_case(emission, self.compare(emission, budget or self.budget // 5), self.whole)
         return replace(case, forced=len(text), tokens=free)
@@ -221,8 +221,8 @@ class _Certifier:
             self.texts[sampling] = guide(partial(self.whole.emission, "", sampling))
         return self.texts[sampling]
 
-    def behind(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
-        """The composition's emission behind a certain text; options as in `SmallComposition.emission`."""
+    def after(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
+        """The composition's emission after a certain text; options as in `SmallComposition.emission`."""
         return forced(self.whole.emission(name, sampling, **options), text, free)
 
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
@@ -235,7 +235,7 @@ class _Certifier:
             trees.setdefault(tuple(tuple(column[0].tolist()) for column in columns), tree)
 
         for sampling in self.samplings(settings).values():
-            decode(self.behind("", sampling, self.guided(sampling).tokens, 0), keep)
+            decode(self.after("", sampling, self.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
                 decode(self.whole.emission("", sampling, seed=seed), keep)
         return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB) + check_search(self.versions[0])
@@ -265,8 +265,8 @@ class _Certifier:
         sampling, differed = small_sampling(settings), list[bool]()
         text = self.guided(sampling).tokens
         broken = partial(WrongBonus, wrong=Parent(), differed=differed)
-        emission = self.behind(f"control: {Parent.name}", sampling, text, 0, broken=broken)
-        case = self.case_behind(emission, text, 0)
+        emission = self.after(f"control: {Parent.name}", sampling, text, 0, broken=broken)
+        case = self.case_after(emission, text, 0)
         if any(differed):
             yield case
 

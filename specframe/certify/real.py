@@ -36,7 +36,7 @@ class GreedyDivergence:
     prompt: int
     position: int
     ours: int | None
-    """The token that the recipe emits there, None behind its end; `plain` likewise."""
+    """The token that the recipe emits there, None after its end; `plain` likewise."""
     plain: int | None
     gap: float
     """Distance between the target's logits of the two tokens there."""
@@ -76,7 +76,7 @@ class SampledReport:
     """Share of shuffled samples that differ as much as the two do."""
     error_rate: float
     control_p_value: float
-    """The same for a verifier broken on purpose: above `error_rate`, the test was too small to see that."""
+    """The p-value of a verifier broken on purpose: above `error_rate`, the test was too small to see that."""
 
     @property
     def consistent(self) -> bool:
@@ -173,7 +173,7 @@ def logits_after(target: Target, row: Sequence[int]) -> Tensor:
 
 @torch.inference_mode()
 def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tuple[Tensor, int]:
-    """The target's logits before every token of a text behind a prompt, [L, V] float64; and how much of it is kept."""
+    """The target's logits before every token of a text after a prompt, [L, V] float64; and how much of it is kept."""
     device = text_of(target).device
     target.open(1, len(row) + len(text))
     tree, scores = target.admit(as_prompts([row], device))
@@ -244,7 +244,7 @@ def check_sampled(
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """The tokens of each row, -1 behind its end: [N, TOKENS]."""
+    """The tokens of each row, -1 after its end: [N, TOKENS]."""
     return torch.tensor([[*row, *[-1] * (TOKENS - len(row))] for row in rows])
 
 

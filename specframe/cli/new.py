@@ -39,7 +39,7 @@ COMMANDS = {
     "loss": f'{TRAIN} "loss=[{{use: $name}}]"',
     "rollout": f"{TRAIN} train.rollout.use=$name",
     "head": 'specframe run small/falcon "drafter.head={use: $name}"',
-    "sight": 'specframe run small/falcon tree.width=1 "drafter={use: self, sight: {use: $name}}"',
+    "kv_selection": 'specframe run small/falcon tree.width=1 "drafter={use: self, kv_selection: {use: $name}}"',
     "selection": "specframe run small/falcon tree=null "
     '"drafter={use: excerpt, select: {use: $name, tokens: 12}, drafter: {use: lookup}}"',
     "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',

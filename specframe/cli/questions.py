@@ -33,7 +33,7 @@ class TypedQuestions:
     """
 
     def __init__(self, commands: Collection[str], of_files: Collection[str]) -> None:
-        """Completes these commands, and the files behind some of them."""
+        """Completes these commands, and the files that some of them take."""
         from prompt_toolkit import PromptSession  # a conversation alone needs it
         from prompt_toolkit.completion import NestedCompleter, PathCompleter
         from prompt_toolkit.key_binding import KeyBindings

@@ -192,13 +192,13 @@ def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
 
 def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:
     """The figures of a drafter that worked while the target scored; None of others."""
-    if not clock.calls["aside"]:
+    if not clock.calls["overlap"]:
         return None
-    cycles = clock.calls["aside"]
+    cycles = clock.calls["overlap"]
     return {
         "hits": (acceptance.possible[0] if acceptance.possible else 0) / max(acceptance.cycles, 1),
         "window": len(acceptance.possible),
-        "aside_ms": 1000 * clock.seconds["aside"] / cycles,
+        "overlap_ms": 1000 * clock.seconds["overlap"] / cycles,
         "hidden_ms": 1000 * clock.hidden / cycles,
         "wait_ms": 1000 * clock.seconds["wait"] / cycles,
     }

@@ -47,7 +47,7 @@ def names_model(word: str) -> bool:
 def model_overrides(model: str) -> list[str]:
     """The values that make the recipe for a model that needs no training that model's."""
     plain = ["run.chat=false"] if has_template(model) is False else []
-    return [f"target.model={json.dumps(model)}", "target.otherwise=null", *plain]
+    return [f"target.model={json.dumps(model)}", "target.fallback=null", *plain]
 
 
 def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
@@ -72,7 +72,7 @@ NEXT = {
     "run": "`specframe bench {model}` measures the gain over your prompts (--data FILE)",
     "bench": "`specframe profile {model} --precisions` finds the fastest settings here",
 }
-"""The next step behind a command that was given a model."""
+"""The next step after a command that was given a model."""
 
 
 def report_model(model: str, chat: bool | None) -> None:
@@ -82,7 +82,7 @@ def report_model(model: str, chat: bool | None) -> None:
 
 
 def report_next(command: str | None, words: Iterable[str]) -> None:
-    """Prints the next step behind a command that was given a model in place of a recipe, on standard error."""
+    """Prints the next step after a command that was given a model in place of a recipe, on standard error."""
     model = next((word for word in words if names_model(word)), None)
     if model is not None and command in NEXT:
         print(printable(f"next: {NEXT[command].format(model=shlex.quote(model))}"), file=sys.stderr)
@@ -91,7 +91,7 @@ def report_next(command: str | None, words: Iterable[str]) -> None:
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     """The plan to decode by, and its `chosen_target`, with `asked` and `reason` of one that was replaced.
 
-    A model of the zoo that has to be fetched and cannot be reached gives way to `target.otherwise`; the drafter's
+    A model of the zoo that has to be fetched and cannot be reached gives way to `target.fallback`; the drafter's
     weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
     """
     from specframe.kernel.errors import FetchError
@@ -100,14 +100,15 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     from specframe.recipes.zoo import fetch_model
 
     target, recipe = asked.parts["target"], asked.recipe
-    model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))
+    model, fallback = (target.options.get(name) for name in ("model", "fallback"))
     try:
         fetch_model(model)
     except FetchError as error:
-        if otherwise is None:
+        if fallback is None:
             raise
-        recipe.data["target"] |= {"model": otherwise, "otherwise": None}
-        recipe.origins["target", "model"] = recipe.origin(("target", "otherwise"))
+        recipe.data["target"].pop("otherwise", None)  # its old name
+        recipe.data["target"] |= {"model": fallback, "fallback": None}
+        recipe.origins["target", "model"] = recipe.origin(("target", "fallback"))
         chosen = plan(recipe, discover(), local_code)
         return chosen, chosen_target(chosen) | {"asked": model, "reason": str(error)}
     return asked, chosen_target(asked)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specframe.training.recipe import Training
 
 DIAGNOSED = 4
-"""Prompts that the doctor decodes behind a training."""
+"""Prompts that the doctor decodes after a training."""
 
 
 @recipe_command

@@ -65,7 +65,7 @@ LOSSES: Parts = (
 )
 
 ROLLOUTS: Parts = (
-    ("masked-text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
+    ("masked-text", "text:MaskedText", "PARD: a language model fills in mask tokens after the text"),
     ("teacher-forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
     ("on-policy", "text:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),

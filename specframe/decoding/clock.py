@@ -74,8 +74,8 @@ class Clock:
     Phases are prefill, draft, score, verify and commit; forwards are `target` and `drafter`, booked for
     cycles alone, not for the prefill. `cycles` is all the time between prefill and end.
 
-    A drafter that works while the target scores is in no phase: its thread's time, the host's, is `aside`, and what the
-    loop waits for it is `wait`. So the overhead has the latter in it, and not the former.
+    A drafter that works while the target scores is in no phase: its thread's time, the host's, is `overlap`, and what
+    the loop waits for it is `wait`. So the overhead has the latter in it, and not the former.
     """
 
     def __init__(self, device: DeviceTimer | None = None) -> None:
@@ -119,7 +119,7 @@ class Clock:
     @property
     def hidden(self) -> float:
         """Seconds of a drafter's work that passed while the target scored."""
-        return max(self.seconds["aside"] - self.seconds["wait"], 0.0)
+        return max(self.seconds["overlap"] - self.seconds["wait"], 0.0)
 
     @property
     def overhead(self) -> float:

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import torch
 
-from specframe.decoding.alongside import using
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import alone
+from specframe.decoding.overlap import using
 from specframe.decoding.requests import Request, budget
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings

@@ -71,7 +71,7 @@ class PromptEncoder:
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
         """The token ids of a prompt, its images in front of the text."""
         if images:
-            self._require_sight()
+            self._require_images()
         if not isinstance(prompt, str):
             return self._check(prompt, images)
         if self.tokenizer is None:
@@ -110,13 +110,13 @@ class PromptEncoder:
             raise InputError("images are read with a prompt that is a text; give one in place of the token ids")
         return prompt if isinstance(prompt, SeenPrompt) else list(prompt)
 
-    def _require_sight(self) -> SeeingTarget:
+    def _require_images(self) -> SeeingTarget:
         if not isinstance(self.target, SeeingTarget) or not self.target.image_tokens:
             raise InputError(BLIND)
         return self.target
 
     def _processor(self) -> ImageReader:
-        return self._require_sight().processor
+        return self._require_images().processor
 
 
 def _has_image(content: Any) -> bool:

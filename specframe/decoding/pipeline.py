@@ -15,11 +15,11 @@ import torch
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
-from specframe.decoding.alongside import threads_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
 from specframe.decoding.encoding import Prompt, PromptEncoder, as_list, images_of, inputs_of
 from specframe.decoding.exclusive import alone
+from specframe.decoding.overlap import threads_of
 from specframe.decoding.requests import Request, StopTexts, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings, report_unused

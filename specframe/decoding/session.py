@@ -8,9 +8,9 @@ from itertools import islice
 
 import torch
 
-from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
+from specframe.decoding.overlap import Overlap, Threads
 from specframe.decoding.requests import (
     Entry,
     Request,
@@ -112,7 +112,7 @@ class Session:
         self._verification = Verification(parts.target, parts.verifier)
         self._observers, self._stateful = parts.observers, parts.stateful
         self._watch, self._room = watch, room
-        self._alongside = Alongside(parts.drafter, self.clock, parts.threads)
+        self._overlap = Overlap(parts.drafter, self.clock, parts.threads)
         self._concluding = False  # rows keep their places until the cycle is over
         self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
         if isinstance(parts.tree, Observer):
@@ -177,7 +177,7 @@ class Session:
             draft = parts.drafter.propose(self._root, parts.tree, context)
             if sampling.processors and not parts.promise.whole:
                 draft = pruned(draft, self.live)
-        with self._alongside.drafting(draft, context), self.clock.phase("score"):
+        with self._overlap.drafting(draft, context), self.clock.phase("score"):
             scores = self._verification.score(draft, sampling)
         cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)
         self._root = cycle.committed.root
@@ -272,7 +272,7 @@ class Session:
     def _open(self) -> None:
         """Begins with no rows: a tree policy, and a target that reads a prompt ahead, keep none; others open anew."""
         claim(self.parts.target, self)
-        self._alongside.end()
+        self._overlap.end()
         self._pause = Pause()
         for part in self._stateful:
             if part is self.parts.tree or (part is self.parts.target and self._ahead is not None):

@@ -41,7 +41,7 @@ def share_of_lines(answer: str, prompt: str, reference: str) -> float:
 
 
 def passes_tests(answer: str, prompt: str, reference: str) -> float:
-    """1 if the tests of the reference pass behind the answer's code.
+    """1 if the tests of the reference pass after the answer's code.
 
     A prompt that is code itself comes first: its imports count, and the answer may be the rest of it.
     """

@@ -67,7 +67,7 @@ def writing(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
     """The folder, made where it is missing, belongs to this thread until the block ends; blocks may nest.
 
     The lock is the operating system's, which drops it when the process ends, killed or not: a lock file that was left
-    behind locks nothing. Raises InputError, which ends with the remedy, when another process or thread has the folder,
+    after locks nothing. Raises InputError, which ends with the remedy, when another process or thread has the folder,
     or nothing can be written there.
     """
     make_folder(folder, remedy)

@@ -44,7 +44,7 @@ class Diagnosis:
     chain: list[float] = field(default_factory=list)
     """Share of first choices that are the target's, at each depth that a chain along the same text reaches."""
     recorded: list[float] = field(default_factory=list)
-    """The same of held-out texts, as its training recorded it; empty where it did not."""
+    """These shares on held-out texts, as training recorded them; empty where it did not."""
 
     @property
     def better(self) -> list[TargetReading]:

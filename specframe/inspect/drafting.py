@@ -13,7 +13,7 @@ class DraftTimes:
 
     def __init__(self) -> None:
         self.passes: list[float] = []
-        """Seconds of a pass behind the first cycle, by batch; where there is one cycle alone, of its passes."""
+        """Seconds of a pass after the first cycle, by batch; where there is one cycle alone, of its passes."""
         self.read: list[float] = []
         """Seconds that a token of the prompts adds to the first cycle, by batch."""
         self._tokens = 0

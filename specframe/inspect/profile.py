@@ -62,7 +62,7 @@ class Shares:
 class Ranks:
     """Counts over cycles of the siblings that the verifier accepted, by rank.
 
-    Nodes behind first choices alone are counted apart from those behind another choice. There the target did not follow
+    Nodes after first choices alone are counted apart from those after another choice. There the target did not follow
     the drafter's first choice, so the text is harder, and later nodes are accepted less often.
     """
 
@@ -86,12 +86,12 @@ class Ranks:
 
     @property
     def table(self) -> list[list[float]]:
-        """The shares of nodes behind first choices: by level and rank, of all visits those that went on to it."""
+        """The shares of nodes after first choices: by level and rank, of all visits those that went on to it."""
         return self.top.table
 
     @property
     def reached(self) -> list[int]:
-        """Number of times, by level, that the accepted path came to a node behind first choices that has children."""
+        """Number of times, by level, that the accepted path came to a node after first choices that has children."""
         return [max(row, default=0) for row in self.top.visits]
 
 

@@ -100,7 +100,7 @@ class Trace:
     alpha: tuple[float, ...]
     """Share of cycles whose path reached each depth."""
     reached: tuple[int, ...]
-    """The same as a count of cycles."""
+    """Number of cycles whose path reached each depth."""
     drafted: int
     accepted: int
     cycles: tuple[TracedCycle, ...]

@@ -22,7 +22,7 @@ class LayerChoice:
     attention: tuple[bool, ...]
     mlp: tuple[bool, ...]
     quantize: Literal["int4", "int8"] | None = None
-    """The layers that run are a copy in so few bits, on the same keys and values; None: the target's own."""
+    """Quantization of the layers that run, a copy on the same keys and values; None: they are the target's own."""
 
     @classmethod
     def first(cls, count: int, layers: int) -> LayerChoice:
@@ -73,7 +73,7 @@ class ChosenSlots:
     """
 
     slots: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
-    upper: bool = False  # True if keys and values are read by the upper of their two planes alone
+    upper: bool = False  # True if only the upper halves of keys and values in split int8 are read
 
 
 @dataclass
@@ -133,7 +133,7 @@ class CommittedMemory(Protocol):
         """
 
 
-class SightPolicy(Protocol):
+class KVSelection(Protocol):
     """Chooses the committed slots that a draft sees. It may look at anything committed, and never at the draft."""
 
     budget: int
@@ -188,7 +188,7 @@ class ReadableDrafter(Protocol):
 
 @runtime_checkable
 class LookingAhead(Protocol):
-    """A sight that reads queries of tokens behind a new prompt, too, a likely answer.
+    """A KV selection that reads queries of tokens behind a new prompt, too, a likely answer.
 
     They follow from the prompt and its first token, and are forgotten before the first draft.
     """
@@ -210,8 +210,8 @@ class LookingAhead(Protocol):
 
 
 @runtime_checkable
-class UpperSight(SightPolicy, Protocol):
-    """A sight that reads the upper plane alone, of a target that keeps keys and values in two."""
+class UpperHalfSelection(KVSelection, Protocol):
+    """A KV selection that reads only the upper halves of keys and values, of a target that keeps them in split int8."""
 
     upper: bool
 
@@ -220,11 +220,11 @@ class UpperSight(SightPolicy, Protocol):
 class LayeredTarget(NeuralTarget, Protocol):
     """A target whose own layers a drafter can run over a draft, on the keys and values of the committed text."""
 
-    def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
-        """Raises CompositionError where the target cannot draft with the chosen layers, on what a sight chooses.
+    def check_layers(self, chosen: LayerChoice, kv_selection: KVSelection | None = None) -> None:
+        """Raises CompositionError where the target cannot draft with the chosen layers, on what a KV selection chooses.
 
-        A running session goes on. A copy in few bits, where one is chosen, is made now. For a sight that reads queries
-        the target's memory keeps them from now on.
+        A running session goes on. A quantized copy, where one is chosen, is made now. For a KV selection that reads
+        queries the target's memory keeps them from now on.
         """
 
     def run_layers(
@@ -237,7 +237,7 @@ class LayeredTarget(NeuralTarget, Protocol):
         nodes that they ran over here, by their paths.
 
         With chosen `slots` the nodes see these of the committed ones alone, and their own paths. There is `last` alone
-        then. What is written for the nodes then, or by a copy in few bits, serves this draft only: `score` runs all
+        then. What is written for the nodes then, or by a quantized copy, serves this draft only: `score` runs all
         layers over them.
         """
 

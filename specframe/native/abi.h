@@ -54,9 +54,9 @@ typedef struct Batch {
   int64_t tap_bits;            /* of a number in the copies of layers' outputs: 32 or 16 */
   float* const* queries;       /* [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null */
 
-  int64_t bits;                /* of a number in the cache: 32, 16 (bfloat16) or 8, in two planes */
-  int64_t recent, upper;       /* of 8 bits: room for whole numbers, and whether the upper plane is read alone */
-  const uint8_t* planes;       /* [2, 2 * layers, cache_rows, kv_heads, slots, head_size / 2]: the upper ones, the lower ones */
+  int64_t bits;                /* of a number in the cache: 32, 16 (bfloat16) or 8, split in halves */
+  int64_t recent, upper;       /* of 8 bits: room for whole numbers, and whether the upper halves are read alone */
+  const uint8_t* codes;        /* [2, 2 * layers, cache_rows, kv_heads, slots, head_size / 2]: upper halves, lower halves */
   const float* key_scales;     /* [layers, cache_rows, kv_heads, slots / SPAN, 2, head_size] */
   const float* value_scales;   /* [layers, cache_rows, kv_heads, slots, 2] */
 } Batch;
@@ -125,10 +125,10 @@ typedef struct Trees {
 } Trees;
 
 /* An LM head with its copy in 8 bits, and how far products with the copy may be off. */
-typedef struct BoundedHead {
+typedef struct BoundedWeight {
   Weight exact, copy;       /* without a bias */
   const float *lost, *kept; /* [tiles * 16]: |w - c| and |c|, with what the sums of floats may be off by */
-} BoundedHead;
+} BoundedWeight;
 
 /* Input and output of a pass that returns only the most likely token after every node. */
 typedef struct GreedyChoice {
@@ -139,24 +139,24 @@ typedef struct GreedyChoice {
   const uint8_t* valid;   /* [M] */
   int64_t positions;      /* of the table of angles and of the text: a node after the last stands there */
   int64_t halves;         /* whether embeddings and `last` are bfloat16, else float32 */
-  const BoundedHead* screen;
+  const BoundedWeight* head;
   void* last;             /* [M, D], the states after the final norm */
   int64_t* best;          /* [M] */
   int64_t levels;         /* A, no node is deeper */
   int64_t* verdict;       /* [B, 2 (A + 1) + 3] as `Verdict.packed` has it; 0 tokens where one of them has no probability */
 } GreedyChoice;
 
-/* Queries that vote for pieces of texts with their shares of attention. A row's are of its last `asked` steps, and its first
- * `ends` pieces get votes; the first of them is always among the best. */
-typedef struct Ballot {
+/* The chunks of texts that get the most attention mass. A row's queries are those of its last `asked` steps, and its first
+ * `ends` chunks compete; the first of them is always among the best. */
+typedef struct TopChunks {
   int64_t layers, rows, heads, sharing, steps, size; /* heads of keys, and how many heads of queries share each */
-  int64_t slots, first, tiles;                       /* rows of the pieces, the one of the first row, and tiles of a row */
-  int64_t count;                                     /* pieces wanted */
+  int64_t slots, first, tiles;                       /* rows of the chunks, the one of the first row, and tiles of a row */
+  int64_t count;                                     /* chunks wanted */
   const float* queries;                              /* [layers, rows, heads * sharing, steps, size] */
-  const uint8_t* pieces;       /* [layers, slots, heads, tiles, size * 16] of bfloat16, as weights are */
+  const uint8_t* chunks;       /* [layers, slots, heads, tiles, size * 16] of bfloat16, as weights are */
   const int64_t *asked, *ends; /* [rows] */
   int64_t* best;               /* [layers, rows, heads, count], the best first, then zeros */
-} Ballot;
+} TopChunks;
 
 /* A function that returns int returns 0, 1 where there is no memory, or 2 where a token or a depth is out of bounds. */
 
@@ -191,14 +191,15 @@ int specframe_recur(const Cell* cells, int64_t layers, int64_t rows, int64_t ste
 /* Appends new pairs, or none (null), and grows trees below the roots. */
 int specframe_draft(const Network* network, const SessionRows* rows, const Pairs* pairs, const Search* search, Trees* out);
 
-int specframe_vote(const Ballot* ballot);
+/* Writes the best chunks. */
+int specframe_top_chunks(const TopChunks* wanted);
 
 /* Writes a copy of a weight in 8 bits, in blocks as GGUF's Q8_0 has them, and of each output the squares of the norms |w - c|,
  * |w| and |c|, and the largest scale: [4, tiles * 16]. */
 void specframe_copy(const Weight* exact, uint8_t* copy, double* norms);
 
 /* `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number. */
-int specframe_likeliest(const BoundedHead* screen, const float* x, int64_t rows, int64_t* best);
+int specframe_argmax(const BoundedWeight* head, const float* x, int64_t rows, int64_t* best);
 
 /* Copies slots of planes and heads, given the bytes from one to the next, all reads of a head before its writes. Without
  * memory nothing has been changed. */

@@ -95,10 +95,10 @@ class Trees(Structure):
     _fields_ = _fields("Trees")
 
 
-class BoundedHead(Structure):
+class BoundedWeight(Structure):
     """An LM head with its copy in 8 bits."""
 
-    _fields_ = _fields("BoundedHead", Weight)
+    _fields_ = _fields("BoundedWeight", Weight)
 
 
 class GreedyChoice(Structure):
@@ -107,10 +107,10 @@ class GreedyChoice(Structure):
     _fields_ = _fields("GreedyChoice")
 
 
-class Ballot(Structure):
-    """Queries that vote for pieces of texts."""
+class TopChunks(Structure):
+    """The chunks of texts that get the most attention mass, and the queries that attend."""
 
-    _fields_ = _fields("Ballot")
+    _fields_ = _fields("TopChunks")
 
 
 STRUCTS: tuple[type[Structure], ...] = (
@@ -125,9 +125,9 @@ STRUCTS: tuple[type[Structure], ...] = (
         Pairs,
         Search,
         Trees,
-        BoundedHead,
+        BoundedWeight,
         GreedyChoice,
-        Ballot,
+        TopChunks,
     ),
 )
 

@@ -21,7 +21,7 @@ struct Floats {
 };
 
 // What a group of queries sees: slots in ascending order, the first `common` of them all of the group, and of the others a
-// row of factors, 0 or 1, for each. Behind the last slot the list goes on, so that AHEAD can be read from any place.
+// row of factors, 0 or 1, for each. After the last slot the list goes on, so that AHEAD can be read from any place.
 struct View {
   std::vector<int32_t> slots;
   std::vector<float> masks;  // [count - common, LANE]

@@ -16,7 +16,7 @@ Bits = Literal[4, 8, 16, 32]
 
 
 def block_bytes(bits: Bits) -> int:
-    """The bytes of a tile's block: its weights, and behind those in few bits their scales and lowest values."""
+    """The bytes of a tile's block: its weights, and after quantized ones their scales and lowest values."""
     return TILE * BLOCK * bits // 8 + TILE * {4: 4, 8: 2}.get(bits, 0)
 
 
@@ -116,8 +116,8 @@ def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
         dtype = torch.bfloat16 if bits == 16 else torch.float32
         groups = packed.view(dtype).view(tiles, count, -1, TILE, _near(bits)).permute(0, 3, 1, 2, 4)
         return Floats(groups.reshape(tiles * TILE, count * BLOCK)[:outputs])
-    behind = TILE * BLOCK * bits // 8
-    quads = packed[..., :behind].view(tiles, count, -1, TILE, 4)
+    after = TILE * BLOCK * bits // 8
+    quads = packed[..., :after].view(tiles, count, -1, TILE, 4)
     if bits == 4:
         quads = torch.cat([quads & 15, quads >> 4], 2)
     codes = quads.permute(0, 3, 1, 2, 4).reshape(tiles * TILE, count * BLOCK)[:outputs]
@@ -126,7 +126,7 @@ def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
         part = packed[..., start : start + 2 * TILE].contiguous().view(torch.float16)  # [tiles, K / 32, 16]
         return part.transpose(1, 2).reshape(tiles * TILE, count)[:outputs]
 
-    return PackedBlocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
+    return PackedBlocks(codes, lines(after), lines(after + 2 * TILE) if bits == 4 else None)
 
 
 def round_to_blocks(weight: Tensor, bits: Bits, group: int = BLOCK, steps: int = 15) -> PackedBlocks:

@@ -68,7 +68,7 @@ def check_matrices(layers: Sequence[Mapping[str, QuantizedLinear]], shape: Decod
                 raise ValueError(f"{name} is [{outputs}, {inputs[0]}], not [{found.out_features}, {found.in_features}]")
 
 
-def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:
+def check_visible(sees: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ValueError unless this is a mask, bool, of this shape on a CPU."""
     if sees.dtype != torch.bool or not sees.is_cpu or sees.shape != shape:
         raise ValueError(f"what nodes see is bool {list(shape)} on a CPU, not {sees.dtype} {list(sees.shape)}")

@@ -170,7 +170,7 @@ def refuse_strangers(library: Path) -> None:
 
 
 def seal(library: Path) -> None:
-    """Adds the digest of a library behind its end, where the system's loader does not look."""
+    """Adds the digest of a library after its end, where the system's loader does not look."""
     content = library.read_bytes()
     library.write_bytes(content + sha256(content).digest())
     library.chmod(0o755)

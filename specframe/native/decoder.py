@@ -12,23 +12,30 @@ from torch import Tensor, nn
 from specframe.kernel.layers import LayerChoice
 from specframe.native.abi import Batch, DecoderSizes, Layer
 from specframe.native.blocks import Floats
-from specframe.native.bounds import check_integers, check_lists, check_matrices, check_numbers, check_room, check_sight
+from specframe.native.bounds import (
+    check_integers,
+    check_lists,
+    check_matrices,
+    check_numbers,
+    check_room,
+    check_visible,
+)
 from specframe.native.build import load_native
 from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
-from specframe.native.sight import Listed, Mask, Tree
+from specframe.native.visibility import Listed, Mask, Tree
 
 POSITIONS = 2**24
 """More than any text has: a table of angles so long would not fit."""
 
 
 class KeysAndValues(Protocol):
-    """A cache that holds the keys and values of all layers in one tensor, or in two planes of 4 bits."""
+    """A cache that holds the keys and values of all layers in one tensor, or in split int8."""
 
     capacity: int
     """Its slots."""
 
     def open(self, sample: Tensor, nodes: int) -> Any:
-        """The storage in planes, with room for so many nodes of a tree, or None: see `specframe.neural.planes`."""
+        """The split int8 storage with room for `nodes` nodes of a tree, or None: see `specframe.neural.split_int8`."""
         ...
 
     def storage(self, sample: Tensor) -> Tensor:
@@ -51,7 +58,7 @@ class PackedLayers:
         Quantized matrices then share their storage with the native passes; others are copied. A layer may have an
         identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by side, each
         with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values,
-        uint8 that of codes in two planes.
+        uint8 that of split int8.
         """
         self._kept: list[Tensor] = []
         attention = layers[0].self_attn
@@ -83,7 +90,7 @@ class PackedLayers:
         self,
         hidden: Tensor,
         positions: Tensor,
-        sight: Tree | Mask | Listed,
+        visibility: Tree | Mask | Listed,
         cache: KeysAndValues,
         row: int = 0,
         taps: Mapping[str, Tensor] | None = None,
@@ -96,23 +103,23 @@ class PackedLayers:
         `row` is the cache's row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], all in
         float32 or all in bfloat16, and its rotated queries to `query.K`, [B, N, heads * size], where these are given.
         Where layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in
-        the attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm behind the
+        the attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm after the
         last layer.
         """
         few = self.cache == torch.uint8
-        stored = cache.open(self._sample, sight.end - sight.base) if few else None
+        stored = cache.open(self._sample, visibility.end - visibility.base) if few else None
         blocks = cache.storage(self._sample) if stored is None else stored.recent  # [2 * layers, B, H, S, D]
         slots = blocks.shape[3] if stored is None else cache.capacity
         wanted = taps or {}
         check_numbers(() if ending is None else (ending,))
-        end = self._check(hidden, blocks, slots, positions, sight, row, wanted)
+        end = self._check(hidden, blocks, slots, positions, visibility, row, wanted)
         outputs, queries = self.pointers("layer", wanted), self.pointers("query", wanted)
         places, angles = positions.contiguous(), self._angles_to(end)
         where = Batch(
             rows=hidden.shape[0],
             nodes=hidden.shape[1],
             first=row,
-            width=sight.end,
+            width=visibility.end,
             cache_rows=blocks.shape[1],
             slots=slots,
             positions=places.data_ptr(),
@@ -123,21 +130,25 @@ class PackedLayers:
             bits=32 if blocks.dtype == torch.float32 else 16,
         )
         if stored is not None:
-            where.bits, where.recent, where.base = 8, blocks.shape[3], sight.base
-            where.upper = isinstance(sight, Listed) and sight.upper
-            where.planes, where.key_scales, where.value_scales = (
-                part.data_ptr() for part in (stored.planes, stored.key_scales, stored.value_scales)
+            where.bits, where.recent, where.base = 8, blocks.shape[3], visibility.base
+            where.upper = isinstance(visibility, Listed) and visibility.upper
+            where.codes, where.key_scales, where.value_scales = (
+                part.data_ptr() for part in (stored.codes, stored.key_scales, stored.value_scales)
             )
-        if isinstance(sight, Tree):
-            seen, other = sight.sees.contiguous(), sight.length.contiguous()
-            where.base, where.sees, where.length = sight.base, seen.data_ptr(), other.data_ptr()
-        elif isinstance(sight, Listed):
-            seen, other, listed = sight.path.contiguous(), sight.places.contiguous(), sight.listed.contiguous()
-            where.base, where.visible, where.places = sight.base, seen.data_ptr(), other.data_ptr()
+        if isinstance(visibility, Tree):
+            seen, other = visibility.sees.contiguous(), visibility.length.contiguous()
+            where.base, where.sees, where.length = visibility.base, seen.data_ptr(), other.data_ptr()
+        elif isinstance(visibility, Listed):
+            seen, other, listed = (
+                visibility.path.contiguous(),
+                visibility.places.contiguous(),
+                visibility.listed.contiguous(),
+            )
+            where.base, where.visible, where.places = visibility.base, seen.data_ptr(), other.data_ptr()
             where.listed = listed.data_ptr()
             where.list_layers, _, where.list_heads, where.list_slots = listed.shape
         else:
-            seen, other = sight.visible.contiguous(), sight.places.contiguous()
+            seen, other = visibility.visible.contiguous(), visibility.places.contiguous()
             where.visible, where.places = seen.data_ptr(), other.data_ptr()
         if embeddings is not None:
             beginning = embeddings.float().contiguous()
@@ -187,7 +198,7 @@ class PackedLayers:
         blocks: Tensor,
         slots: int,
         positions: Tensor,
-        sight: Tree | Mask | Listed,
+        visibility: Tree | Mask | Listed,
         row: int,
         taps: Mapping[str, Tensor],
     ) -> int:
@@ -206,18 +217,18 @@ class PackedLayers:
             )
         self._check_memory(blocks)
         check_room("rows", row, row + rows, blocks.shape[1])
-        check_room("slots", 0, sight.end, slots)
+        check_room("slots", 0, visibility.end, slots)
         end = check_integers("positions", positions, (rows, nodes), POSITIONS)
-        if isinstance(sight, Tree):
-            check_sight(sight.sees, (rows, nodes, nodes))
-            check_integers("lengths", sight.length, (rows,), sight.base + 1)
-        elif isinstance(sight, Listed):
-            check_sight(sight.path, (rows, nodes, sight.end - sight.base))
-            check_integers("places", sight.places, (rows, nodes), slots)
-            check_lists(sight.listed, self.shape, rows, sight.base)
+        if isinstance(visibility, Tree):
+            check_visible(visibility.sees, (rows, nodes, nodes))
+            check_integers("lengths", visibility.length, (rows,), visibility.base + 1)
+        elif isinstance(visibility, Listed):
+            check_visible(visibility.path, (rows, nodes, visibility.end - visibility.base))
+            check_integers("places", visibility.places, (rows, nodes), slots)
+            check_lists(visibility.listed, self.shape, rows, visibility.base)
         else:
-            check_sight(sight.visible, (rows, nodes, sight.end))
-            check_integers("places", sight.places, (rows, nodes), slots)
+            check_visible(visibility.visible, (rows, nodes, visibility.end))
+            check_integers("places", visibility.places, (rows, nodes), slots)
         return end
 
     def _angles_to(self, end: int) -> Tensor:

@@ -91,7 +91,7 @@ struct Passes {
     round(states.data(), many * width);
   }
 
-  // Puts the new pairs together: embedding and feature side by side, 0 behind those of a row.
+  // Puts the new pairs together: embedding and feature side by side, 0 after those of a row.
   void pair(const Pairs& p) {
     const int64_t many = (m.rows - p.first) * p.most, entering = p.taps > 1 ? p.taps * width : 0;
     pairs.assign(many * 2 * width, 0.f);
@@ -139,7 +139,7 @@ struct Passes {
                   n.block * width * sizeof(float));
   }
 
-  // The LSTM over each row's new pairs, behind what it made of the `again` pairs before them: [B - first, nodes, D].
+  // The LSTM over each row's new pairs, after what it made of the `again` pairs before them: [B - first, nodes, D].
   void recur(const Pairs& p, int64_t again) {
     const int64_t rows = m.rows - p.first, nodes = again + p.most, line = again * width;
     states.assign(rows * nodes * width, 0.f);

@@ -43,7 +43,7 @@ class DraftParts:
     feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
 
 
-class Sighted(Protocol):
+class WindowedLayers(Protocol):
     """The committed pairs that drafts see: a row's first `sinks` and its newest `recent`."""
 
     @property
@@ -91,12 +91,12 @@ class NativeDraft:
         pairs: NewPairs | None = None,
         states: Tensor | None = None,
         tail: Tensor | None = None,
-        window: Sighted | None = None,
+        window: WindowedLayers | None = None,
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
         `held` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
-        the features behind each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
+        the features after each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
         [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
         for the new pairs and the levels. With a window pairs outside of it are hidden.
         """
@@ -163,12 +163,12 @@ class NativeDraft:
         if pairs is None:
             return
         if block > 1 and cells is None:
-            raise ValueError("new pairs are taken in in blocks behind an LSTM alone")
+            raise ValueError("new pairs are taken in in blocks after an LSTM alone")
         check_pairs(pairs, batch, width, self._embeddings.dtype, self.parts.entry)
 
 
 def slots_for(search: BeamSearch, held: Sequence[int], new: int, block: int) -> int:
-    """The slots that a draft may write, behind rows of so many pairs, up to `new` of them new: blocks of K pairs."""
+    """The slots that a draft may write, after rows of so many pairs, up to `new` of them new: blocks of K pairs."""
     return max(held) + new + (search.depth + 1) * search.width * block
 
 

@@ -2,7 +2,7 @@
 //
 // A weight stands in tiles of 16 outputs. With 32 bits a tile holds, for each input, the floats of its 16 outputs; with
 // 16, for each pair of inputs, the bfloat16 of them, and activations are rounded to bfloat16. With fewer it holds, for each
-// block of 32 inputs, the codes of its 16 outputs and behind them a scale for each output in half precision, with 4 bits also a lowest value:
+// block of 32 inputs, the codes of its 16 outputs and after them a scale for each output in half precision, with 4 bits also a lowest value:
 // weight = scale * code + low, where codes of 8 bits are stored plus 128 and low is -128 * scale.
 // Activations are rounded to 8 bits, with a scale for each row and block; products of codes are exact integers.
 //

@@ -8,7 +8,7 @@ namespace {
 
 #ifdef VNNI
 
-// R rows' products with T tiles that stand one behind the other; tile t has the outputs from t MANY on. The activations of a
+// R rows' products with T tiles that stand one after the other; tile t has the outputs from t MANY on. The activations of a
 // block are read once for all its tiles: with several rows, reading them takes longer than multiplying.
 template <int BITS, int R, int T = 1>
 inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
@@ -48,10 +48,10 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
       if constexpr (BITS == 4) add(upper, j + 4);
     }
     for (int t = 0; t < T; ++t) {
-      const uint8_t* behind = data + t * bytes + TILE * BLOCK * BITS / 8;
-      const __m512 scale = floats(behind);
+      const uint8_t* after = data + t * bytes + TILE * BLOCK * BITS / 8;
+      const __m512 scale = floats(after);
       [[maybe_unused]] __m512 low;
-      if constexpr (BITS == 4) low = floats(behind + 2 * TILE);
+      if constexpr (BITS == 4) low = floats(after + 2 * TILE);
       for (int r = 0; r < R; ++r) {
         const __m512 share = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale[at + r * wide]));
         sums[t][r] = _mm512_fmadd_ps(share, _mm512_cvtepi32_ps(products[t][r]), sums[t][r]);
@@ -80,12 +80,12 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
   const __m256i nibble = _mm256_set1_epi8(15), middle = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
     ahead.fetch(block_bytes(BITS));
-    const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
+    const uint8_t* after = data + TILE * BLOCK * BITS / 8;
     const int8_t* values = x.code.get() + row * x.inputs + BLOCK * block;
     for (int half = 0; half < 2; ++half) {  // of the outputs
       const auto load = [&](int j) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + 64 * j + 32 * half)); };
       const auto floats = [&](int place) {
-        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(behind + 2 * place + 16 * half)));
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(after + 2 * place + 16 * half)));
       };
       const __m256 scale = floats(0);
       __m256i codes[8];
@@ -140,11 +140,11 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
   for (int r = 0; r < R; ++r) std::fill_n(out[r], TILE, 0.f);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
     ahead.fetch(block_bytes(BITS));
-    const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
+    const uint8_t* after = data + TILE * BLOCK * BITS / 8;
     float scale[TILE], low[TILE];
     for (int i = 0; i < TILE; ++i) {
-      scale[i] = half(behind + 2 * i);
-      low[i] = BITS == 4 ? half(behind + 2 * TILE + 2 * i) : -128.f * scale[i];
+      scale[i] = half(after + 2 * i);
+      low[i] = BITS == 4 ? half(after + 2 * TILE + 2 * i) : -128.f * scale[i];
     }
     for (int r = 0; r < R; ++r) {
       const int8_t* values = x.code.get() + (row + r) * x.inputs + BLOCK * block;

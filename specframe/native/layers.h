@@ -14,7 +14,7 @@
 #include "attention.h"
 #include "memory.h"
 #include "products.h"
-#include "team.h"
+#include "thread_pool.h"
 #include "visibility.h"
 
 namespace {
@@ -66,9 +66,9 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
     if (b.bits == 32) return of(static_cast<float*>(cache));
     if (b.bits == 16) return of(static_cast<uint16_t*>(cache));
     const int64_t half = b.slots * s.head_size / 2, lower = 2 * s.layers * all * half, each = b.recent * s.head_size;
-    const uint8_t *keys = b.planes + first * half, *values = keys + all * half;
+    const uint8_t *keys = b.codes + first * half, *values = keys + all * half;
     float* whole = static_cast<float*>(cache) + first * each;
-    use(Planes{keys, keys + lower, values, values + lower, b.key_scales + (layer * all + at) * b.slots / SPAN * 2 * s.head_size,
+    use(SplitInt8{keys, keys + lower, values, values + lower, b.key_scales + (layer * all + at) * b.slots / SPAN * 2 * s.head_size,
                b.value_scales + (layer * all + at) * b.slots * 2, whole, whole + all * each, s.head_size, b.slots, b.upper != 0});
   };
   Codes codes(rows, wide, layers[0].qkv.bits), inner(rows, s.mlp, layers[0].qkv.bits);
@@ -83,9 +83,9 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
   const int64_t each = (most + 2 * LANE) * LANE + wide + 4 * TILE * rows;
   const std::unique_ptr<float[]> scratch(new float[threads * each]);
   if (threads > 1 && s.layers >= DEEP) end_busy_threads();
-  Team team(threads);
-  std::atomic<bool> full{false};  // no exception leaves a thread of the team
-  Helpers::run(team, [&](Worker& worker) {
+  ThreadGroup group(threads);
+  std::atomic<bool> full{false};  // no exception leaves a thread of the pool
+  ThreadPool::run(group, [&](Worker& worker) {
     float* const shares = scratch.get() + worker.id * each;
     float *const values = shares + (most + 2 * LANE) * LANE, *const room = values + wide;
     worker.share(list_count(b) * b.rows * groups, [&](int64_t at) {

@@ -104,7 +104,7 @@ class QuantizedLinear(nn.Module):
         return self._floats[1]
 
     def product(self, x: Tensor) -> Tensor:
-        """The same without gradients, [..., K] -> [..., N], as native code gives it: in float32, or float64 as x is."""
+        """The native product without gradients, [..., K] -> [..., N]: in float32, or float64 as x is."""
         rows = x.float().contiguous()  # [.., K]
         out = torch.empty(*x.shape[:-1], self.out_features)
         weight = self.record

@@ -78,16 +78,16 @@ struct Numbers {
 constexpr int64_t SPAN = 64;     // tokens whose keys share scales, number by number
 constexpr int64_t RECENT = 128;  // the newest tokens, kept whole
 
-// Codes of 8 bits in two planes of 4, of which the upper one alone is a coarser copy, for the slots below `slots`; and
-// numbers of 32 bits from there on. Of 32 numbers the first 16 are the lower halves of 16 bytes.
-struct Planes {
+// Codes of 8 bits, split in an upper and a lower half of 4, for the slots below `slots`: the upper halves alone are a coarser
+// copy. From there on, numbers of 32 bits. Of 32 numbers the first 16 are the lower halves of 16 bytes.
+struct SplitInt8 {
   static constexpr bool WIDENS = true;
   const uint8_t *key_upper, *key_lower, *value_upper, *value_lower;  // [slots, size / 2]
   const float* key_scales;                                           // [slots / SPAN, 2, size]: a step, and the lowest
   const float* value_scales;                                         // [slots, 2]
   float *keys, *values;                                              // [.., size]
   int64_t size, slots;
-  bool upper;  // whether the upper plane is read alone
+  bool upper;  // whether the upper halves are read alone
 
   const float* key(int64_t slot, float* room) const {
     if (slot >= slots) return keys + (slot - slots) * size;
@@ -104,11 +104,11 @@ struct Planes {
 
   template <int LOCALITY>
   void fetch(int64_t slot, int64_t at, int64_t count) const {
-    fetch_planes<LOCALITY>(key_upper, key_lower, slot, at, count);
+    fetch_halves<LOCALITY>(key_upper, key_lower, slot, at, count);
   }
 
   void fetch_value(int64_t slot, int64_t at, int64_t count) const {
-    fetch_planes<3>(value_upper, value_lower, slot, at, count);
+    fetch_halves<3>(value_upper, value_lower, slot, at, count);
   }
 
   void put(int64_t slot, const float* key, const float* value) const {
@@ -139,7 +139,7 @@ struct Planes {
   }
 
   template <int LOCALITY>
-  void fetch_planes(const uint8_t* high, const uint8_t* low, int64_t slot, int64_t at, int64_t count) const {
+  void fetch_halves(const uint8_t* high, const uint8_t* low, int64_t slot, int64_t at, int64_t count) const {
     if (slot >= slots) return;
     for (int64_t i = (slot * size + at) / 2; i < (slot * size + at + count) / 2; i += 64) {
       __builtin_prefetch(high + i, 0, LOCALITY);

@@ -1,4 +1,4 @@
-"""Modules that native code computes, by themselves and within whole drafts: an LSTM in few bits, and a norm."""
+"""Modules that native code computes, by themselves and within whole drafts: a quantized LSTM, and a norm."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@
 #include "layers.h"
 #include "lstm.h"
 #include "products.h"
-#include "screen.h"
+#include "argmax.h"
 #include "slots.h"
-#include "team.h"
+#include "thread_pool.h"
 #include "topk.h"
-#include "votes.h"
+#include "top_chunks.h"
 
 // out [M, outputs] = x [M, inputs] W^T + bias. Returns 0, or 1 where there is no memory.
 extern "C" int specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) try {
   Codes codes(rows, w->inputs, w->bits);
-  Team team(omp_get_max_threads());
-  Helpers::run(team, [&](Worker& worker) {
+  ThreadGroup group(omp_get_max_threads());
+  ThreadPool::run(group, [&](Worker& worker) {
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
     multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
   });

@@ -1,4 +1,4 @@
-// Products of rows with whole weights, by all threads of a team.
+// Products of rows with whole weights, by all threads of the pool.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "abi.h"
 #include "attention.h"
 #include "gemm.h"
-#include "team.h"
+#include "thread_pool.h"
 
 namespace {
 
@@ -66,7 +66,7 @@ inline const uint8_t* beginning(const Weight& w, const Worker& worker) {
   return w.data + tile_count(w) * worker.id / worker.threads * tile_bytes(w);
 }
 
-// out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
+// out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of the pool. `next` is the weight that is
 // multiplied after this one, or null: its beginning is fetched at the end.
 void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
@@ -75,10 +75,10 @@ void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& 
   const int64_t last = parts * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(parts, [&](int64_t part) {
     const int64_t first = part * turns.both, here = std::min(turns.both, tiles - first);
-    const uint8_t *data = w.data + first * tile_bytes(w), *behind = data + here * tile_bytes(w);
+    const uint8_t *data = w.data + first * tile_bytes(w), *after = data + here * tile_bytes(w);
     for (int64_t row = 0; row < std::min(rows, turns.group); ++row)  // the results' places, which another core may have
       for (int64_t tile = first; tile < first + here; ++tile) __builtin_prefetch(out + row * stride + tile * TILE, 1);
-    const uint8_t* following = part < last ? behind : next ? beginning(*next, worker) : data;
+    const uint8_t* following = part < last ? after : next ? beginning(*next, worker) : data;
     turns.run(data, here, following, [&](int64_t row, int64_t tile, const float* from) {
       const int64_t start = (first + tile) * TILE, width = std::min(TILE, w.outputs - start);
       float* to = out + row * stride + start;
@@ -98,9 +98,9 @@ void gate(Worker& worker, const Weight& w, const Weight& next, const Codes& x, i
   const int64_t last = blocks * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(blocks, [&](int64_t block) {
     const uint8_t *gates = w.data + 2 * block * bytes, *ups = gates + half / TILE * bytes;
-    const uint8_t* behind = block < last ? gates + 2 * bytes : beginning(next, worker);
+    const uint8_t* after = block < last ? gates + 2 * bytes : beginning(next, worker);
     for (int64_t first = 0; first < 4; first += turns.both) {
-      const auto at = [&](int64_t tile) { return tile < 2 ? gates + tile * bytes : tile < 4 ? ups + (tile - 2) * bytes : behind; };
+      const auto at = [&](int64_t tile) { return tile < 2 ? gates + tile * bytes : tile < 4 ? ups + (tile - 2) * bytes : after; };
       turns.run(at(first), turns.both, at(first + turns.both), [&](int64_t row, int64_t tile, const float* from) {
         std::memcpy(room + ((first + tile) * rows + row) * TILE, from, TILE * sizeof(float));
       });

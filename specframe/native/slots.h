@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-// Copies slots of planes and heads that stand so many bytes apart, all reads of a head before its writes. Returns 0, or 1 where
+// Copies slots of planes and heads, given the bytes from one to the next, all reads of a head before its writes. Returns 0, or 1 where
 // there is no memory; nothing is then changed.
 extern "C" int specframe_move(char* planes, int64_t many, int64_t plane, int64_t heads, int64_t head, int64_t slot, int64_t count,
                               const int64_t* from, const int64_t* to) try {

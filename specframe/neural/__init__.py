@@ -25,15 +25,15 @@
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `layer_windows` | the windows of the layers in a published drafter's config |
-| `draft_positions`, `visible_drafts` | where drafts behind a text stand, and what their tokens see |
+| `draft_positions`, `visible_drafts` | where drafts after a text stand, and what their tokens see |
 | `anchored_positions`, `require_offset` | positions of a short text as in a long one, in training |
 | `sample_rows`, `require_shares` | the mask rows that a training step keeps (COD), and its shares checked |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
-| `Cells` | an LSTM in few bits |
+| `Cells` | a quantized LSTM |
 | `tensor_on` | a tensor of the host's numbers, on a device that the host does not wait for |
-| `PieceKeys` | keys of pieces of texts, among which native code chooses by queries |
+| `ChunkKeys` | keys of chunks of texts, among which native code chooses by queries |
 | `native_norm`, `native_fusion` | the norm before a head, and a fusion of taps, as native code computes them |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |

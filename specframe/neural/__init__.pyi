@@ -1,7 +1,7 @@
 """The names of specframe.neural."""
 
 from specframe.native.modules import Cells as Cells
-from specframe.native.votes import PieceKeys as PieceKeys
+from specframe.native.top_chunks import ChunkKeys as ChunkKeys
 from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache

@@ -141,8 +141,8 @@ class Queries:
     before: Tensor | None = None  # the same in all layers but the last; None: as there
 
     @classmethod
-    def behind(cls, masks: Tensor, position: Tensor, path: Tensor) -> Queries:
-        """A run of masks behind each of F entries: masks [B, F, M, D], the entries' positions [B, F].
+    def after(cls, masks: Tensor, position: Tensor, path: Tensor) -> Queries:
+        """A run of masks after each of F entries: masks [B, F, M, D], the entries' positions [B, F].
 
         A mask sees the slots that its entry sees, path [B, F, S], and among the masks, in the slots S .. S + F M - 1,
         itself and those before it in its run.
@@ -158,7 +158,7 @@ class Queries:
         )
 
     def followed_by(self, others: Queries) -> Queries:
-        """Returns these queries, which see nothing of the others, and behind them the others."""
+        """Returns these queries, which see nothing of the others, and after them the others."""
         return Queries(
             inputs=torch.cat([self.inputs, others.inputs], 1),
             positions=torch.cat([self.positions, others.positions], 1),
@@ -167,7 +167,7 @@ class Queries:
         )
 
     def causal(self) -> Queries:
-        """The same, of entries that stand in the last T of the S slots: before the last layer none sees a later one."""
+        """These queries with a causal mask before the last layer, whose own entries are the last T of the S slots."""
         count = self.mask.shape[1]
         before = self.mask.clone()
         before[:, :, -count:] &= _causal(count, before.device)

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.kernel.errors import CompositionError
-from specframe.native.sight import Listed, Sight
+from specframe.native.visibility import Listed, Visibility
 from specframe.neural.transfer import move_slots, tensor_on
 
 
@@ -81,10 +81,10 @@ class SlotCache(Cache):
         self.listed = None
         self._reached = max(self._reached, width)
 
-    def aim_at(self, sight: Sight, row: int) -> None:
+    def aim_at(self, visibility: Visibility, row: int) -> None:
         """Sets what the next forward pass sees, and where it writes."""
-        self.aim(sight.slots, sight.end, row)
-        self.listed = sight if isinstance(sight, Listed) else None
+        self.aim(visibility.slots, visibility.end, row)
+        self.listed = visibility if isinstance(visibility, Listed) else None
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Takes note of each row's accepted path, the root first; here, `compact` moves their entries."""

@@ -76,7 +76,7 @@ class NeuralDrafter(Generic[NetworkT]):
         self._search: SearchBeam | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """The same drafter without weights, not yet bound, for a target of `vocab` tokens."""
+        """A copy of this drafter without weights, unbound, for a target of `vocab` tokens."""
         drafter = copy.copy(self)
         drafter.weights = drafter._bound = drafter._session = drafter._reader = drafter._rounded = drafter._known = None
         if isinstance(self.head, Untrained):
@@ -167,7 +167,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @property
     def decoding(self) -> NetworkT:
-        """The network that drafts: with `quantize` on a CPU a copy in few bits, made again when weights changed."""
+        """The network that drafts: with `quantize` on a CPU a quantized copy, made again when weights changed."""
         target, network = self._both()
         if self.quantize is None or not rounds(f"drafter {self.name}", self.quantize, target.device):
             return network
@@ -177,7 +177,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return self._rounded[1]
 
     def round(self, network: NetworkT, quantization: Quantization) -> NetworkT:
-        """A copy of the network in few bits; a family whose matrices are not all linear layers rounds the others."""
+        """A quantized copy of the network; a family whose matrices are not all linear layers rounds the others."""
         return round_layers(network, quantization)
 
     @property
@@ -218,7 +218,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return None if own or self._reader is not None or isinstance(self.head, Trainable) else self.logits
 
     def reading(self, reader: Callable[[Tensor], Tensor]) -> Self:
-        """The same drafter with another function from its head's inputs to logits, [.., H] -> [.., v].
+        """A copy of this drafter with another function from its head's inputs to logits, [.., H] -> [.., v].
 
         A rollout that trains a head needs it, where the head learns something else than the logits of tokens.
         """
@@ -227,7 +227,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return twin
 
     def twin(self) -> Self:
-        """The same drafter with a network of its own that has the same tensors, to be read in another way."""
+        """A copy whose network has the same tensors, to be read in another way."""
         target, network = self._both()
         shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
         drafter = copy.copy(self)
@@ -235,7 +235,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return drafter
 
     def alternatives(self) -> Mapping[str, Self]:
-        """The same weights as other programs may have meant them, by the entries that config.json would have then.
+        """The weights as other programs may have meant them, by the entries that config.json would have then.
 
         `specframe doctor` tries them. A family whose switches leave the tensors' shapes alone gives twins here.
         """

@@ -23,7 +23,7 @@ class KeptFeatures(Mapping[str, Tensor]):
     Args:
         scored: the features of all nodes that were scored, [B, N, D].
         paths: the nodes of each row, the root first.
-        nodes: makes the same as a tensor, [B, M], with any node behind a row's last.
+        nodes: makes the same as a tensor, [B, M], with any node after a row's last.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LastFeature:
         return self._features
 
     def commit(self, committed: Committed) -> None:
-        """Keeps the last of the committed features; rows that come with a prompt stand behind the others."""
+        """Keeps the last of the committed features; rows that come with a prompt follow the others."""
         features = gather(self._spec, committed.features)
         last = features[torch.arange(len(features), device=features.device), committed.count - 1]
         joins = committed.prompt is not None and self._features is not None
@@ -132,7 +132,7 @@ class Pending:
     starts: list[int]  # how many each row had before
     held: list[int]  # and has with them
 
-    def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
+    def after(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
         """Returns the state of all rows, given that of the others and that of these rows now."""
         return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
 
@@ -152,7 +152,7 @@ class Stash:
         return self.make()
 
     def moved(self, places: Mapping[int, int]) -> Stash | None:
-        """The same entries after rows moved to these places; None if all of them have left."""
+        """The entries after rows moved to these places; None if all of them have left."""
         rows = [None if row is None else places.get(row) for row in self.rows]
         return None if set(rows) == {None} else replace(self, rows=rows, make=lambda: self.pairs)
 

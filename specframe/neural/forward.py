@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
-from specframe.native.sight import Sight
+from specframe.native.visibility import Visibility
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
 if TYPE_CHECKING:
     from specframe.kernel.types import TokenTree, Verdict
-    from specframe.neural.ledger import Rows
+    from specframe.neural.slot_map import SlotMap
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -31,9 +31,9 @@ NONE = slice(0)
 """No logits: the LM head does not run."""
 
 
-GreedyRun = Callable[["TokenTree", "Rows", frozenset[str], int], tuple[Features, "Verdict | None"]]
+GreedyRun = Callable[["TokenTree", "SlotMap", frozenset[str], int], tuple[Features, "Verdict | None"]]
 """A pass over a tree, given rows, taps and the most positions of a row: its features, `best` and `last` among them, and
-the verdict that accepts the likeliest tokens, None where it is not known."""
+the verdict that accepts the most likely tokens, None where it is not known."""
 Output = tuple[Tensor | None, Features]
 """The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
 
@@ -50,7 +50,7 @@ class Pass:
 
     tokens: Tensor  # [B, T] int64
     positions: Tensor  # [B, T] int64, counted in tokens
-    sight: Sight
+    visibility: Visibility
     row: int = 0  # the memory's row of the first row
     states: Tensor | None = None  # [B, T, D], input of the first layer that runs; None: the tokens' embeddings
     layers: LayerChoice | None = None  # those that are not chosen pass their input on; None: all run
@@ -98,7 +98,7 @@ class Forward(Protocol):
         """The form in which it keeps keys and values; None: the one in which it computes them."""
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs the pass. Keys and values are written into the memory, at the slots that the sight names."""
+        """Runs the pass. Keys and values are written into the memory, at the slots that `visibility` names."""
 
 
 class Newest:
@@ -146,7 +146,7 @@ class GroupedForward:
         together: how many layers a group has; the last one has what is left.
         count: how many layers there are.
         embed: the tokens' embeddings, as the first layer gets them, [B, T] -> [B, T, D].
-        end: the logits [B, E, V] that a pass keeps, given the states [B, T, D] behind the last layer.
+        end: the logits [B, E, V] that a pass keeps, given the states [B, T, D] after the last layer.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from specframe.kernel.errors import CompositionError
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
-from specframe.native.sight import Mask
+from specframe.native.visibility import Mask
 from specframe.neural.attention import along_texts, visible_steps
 from specframe.neural.cache import SlotCache, cache_name
 
@@ -190,8 +190,8 @@ class DecoderLayer(nn.Module):
         split = x.shape[-1] - packed.shape.width  # width before the state in a layer of twice the input
         embeddings, state = (x[..., :split], x[..., split:]) if split else (None, x)
         hidden = state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        sight = Mask(mask[:, 0].expand(batch, -1, -1), places)
-        packed.run(hidden, positions, sight, cache, cache.row, embeddings=embeddings)
+        visibility = Mask(mask[:, 0].expand(batch, -1, -1), places)
+        packed.run(hidden, positions, visibility, cache, cache.row, embeddings=embeddings)
         return hidden.to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Attention masks that drafters share, windows of a text, the positions of drafts behind it, and conditional drop."""
+"""Attention masks that drafters share, windows of a text, the positions of drafts after it, and conditional drop."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ def block_causal(length: int, block: int, device: torch.device | str | None = No
 
 
 def draft_positions(drafts: Drafts) -> Tensor:
-    """The positions of the texts' tokens and of the drafts behind them: [B, L + levels K] int64."""
+    """The positions of the texts' tokens and of the drafts after them: [B, L + levels K] int64."""
     batch, _ = drafts.roots.shape
     text = torch.arange(drafts.length, device=drafts.roots.device).expand(batch, -1)
     return torch.cat([text, *(drafts.roots + level for level in range(1, drafts.levels + 1))], 1)
 
 
 def visible_drafts(drafts: Drafts) -> Tensor:
-    """Returns the attention mask of the texts' tokens and the drafts behind them: [B, T, T] bool, T = L + levels K.
+    """Returns the attention mask of the texts' tokens and the drafts after them: [B, T, T] bool, T = L + levels K.
 
     A text is causal. A drafted token sees the text up to its root, the tokens above it in its own chain, and itself.
     """

@@ -125,7 +125,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         return ()
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """Returns the inputs that ask for the levels behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        """Returns the inputs that ask for the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
         raise NotImplementedError
 
     def hidden(self, outputs: Tensor) -> Tensor:

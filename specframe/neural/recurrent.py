@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError
-from specframe.native.sight import Causal, Sight, Tree
+from specframe.native.visibility import Causal, Tree, Visibility
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import tensor_on
 
 After = Callable[[Tensor, Tensor], Tensor]
-"""Function from accepted paths, nodes [B, A] int64 and their lengths [B], to the state behind each, [B, ..]."""
+"""Function from accepted paths, nodes [B, A] int64 and their lengths [B], to the state after each, [B, ..]."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Ancestry:
         They count in the `width - 1` inputs before the tree, followed by the tree's.
         """
         back = torch.arange(width - 1, -1, -1, device=self.sees.device)
-        return _behind(self.at, self.depth[..., None] - back, width - 1)
+        return _after(self.at, self.depth[..., None] - back, width - 1)
 
 
-def _behind(path: Tensor, steps: Tensor, before: int) -> Tensor:
+def _after(path: Tensor, steps: Tensor, before: int) -> Tensor:
     """The places of the given steps of paths [.., A], in `before` inputs followed by the nodes; negative steps lie in
     the former."""
     return torch.where(steps >= 0, before + path.gather(-1, steps.clamp(min=0)), before + steps)
@@ -70,7 +70,7 @@ class RecurrentLayer:
     inputs: dict[int, Tensor] = field(default_factory=dict)
     """The convolutions' inputs at the pending tree's nodes, [B, C, N]."""
     after: After | None = None
-    """The state behind a path of the pending tree."""
+    """The state after a path of the pending tree."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -84,26 +84,26 @@ class RecurrentStates:
     def __init__(self, rows: int) -> None:
         self.layers: dict[int, RecurrentLayer] = {}  # by number; found in the first forward pass
         self.rows = rows
-        self.sight: Causal | Tree = Causal(0, [0])
+        self.visibility: Causal | Tree = Causal(0, [0])
         self.row = 0
         self.paths: Ancestry | None = None
 
-    def aim(self, sight: Sight, row: int) -> None:
+    def aim(self, visibility: Visibility, row: int) -> None:
         """Sets what the next forward pass reads, into the rows from `row` on.
 
         Raises CompositionError for single nodes of a draft: a state follows texts and whole trees.
         """
-        if not isinstance(sight, Causal | Tree):
+        if not isinstance(visibility, Causal | Tree):
             raise CompositionError("recurrent layers read texts and whole trees, not some nodes of a draft")
-        self.sight, self.row = sight, row
-        self.paths = Ancestry(sight.sees) if isinstance(sight, Tree) else None
+        self.visibility, self.row = visibility, row
+        self.paths = Ancestry(visibility.sees) if isinstance(visibility, Tree) else None
 
     def layer(self, index: int) -> RecurrentLayer:
         """The memory of a layer."""
         return self.layers.setdefault(index, RecurrentLayer())
 
     def widen(self, index: int, inputs: Tensor, width: int, which: int = 0) -> Tensor:
-        """The inputs [B, C, T] of a convolution over `width` of them, behind those before: [B, C, width - 1 + T].
+        """The inputs [B, C, T] of a convolution over `width` of them, after those before: [B, C, width - 1 + T].
 
         The inputs of a text move the window to its end, those of a tree are pending.
         """
@@ -115,9 +115,9 @@ class RecurrentStates:
         if self.paths is not None:
             layer.inputs[which] = inputs
             return torch.cat([window, inputs], 2)
-        assert isinstance(self.sight, Causal)
-        whole = torch.cat([window if self.sight.start else torch.zeros_like(window), inputs], 2)
-        ends = tensor_on(inputs.device, self.sight.lengths)
+        assert isinstance(self.visibility, Causal)
+        whole = torch.cat([window if self.visibility.start else torch.zeros_like(window), inputs], 2)
+        ends = tensor_on(inputs.device, self.visibility.lengths)
         places = ends[:, None] + torch.arange(width - 1, device=inputs.device)  # [B, width - 1]
         layer.windows[which][first:last] = whole.gather(2, places[:, None].expand(-1, whole.shape[1], -1))
         return whole
@@ -125,12 +125,12 @@ class RecurrentStates:
     def before(self, index: int, rows: int) -> Tensor | None:
         """The state that the forward pass begins from, [B, ..]; None where it begins with nothing."""
         state = self.layer(index).state
-        if state is None or (isinstance(self.sight, Causal) and not self.sight.start):
+        if state is None or (isinstance(self.visibility, Causal) and not self.visibility.start):
             return None
         return state[self.row : self.row + rows]
 
     def put(self, index: int, state: Tensor) -> None:
-        """Takes the states behind the texts of a forward pass; those of a tree wait for its commit."""
+        """Takes the states after the texts of a forward pass; those of a tree wait for its commit."""
         if self.paths is None:
             layer, (first, last) = self.layer(index), self._span(state)
             if layer.state is None:
@@ -149,10 +149,10 @@ class RecurrentStates:
                 window = layer.windows[which]
                 before = window.shape[2]
                 steps = lengths[:, None] + torch.arange(-before, 0, device=paths.device)  # [B, width - 1]
-                places = _behind(paths, steps, before)[:, None].expand(-1, window.shape[1], -1)
+                places = _after(paths, steps, before)[:, None].expand(-1, window.shape[1], -1)
                 window[:rows] = torch.cat([window[:rows], inputs], 2).gather(2, places)
             if layer.after is not None:
-                assert layer.state is not None, "a tree stands behind a prompt"
+                assert layer.state is not None, "a tree follows a prompt"
                 layer.state[:rows] = layer.after(paths, lengths)
             layer.inputs, layer.after = {}, None
 
@@ -202,10 +202,10 @@ class HybridCache(SlotCache):
         assert rows is not None, "states are kept for every slot of a session"
         self.states = RecurrentStates(rows)
 
-    def aim_at(self, sight: Sight, row: int) -> None:
+    def aim_at(self, visibility: Visibility, row: int) -> None:
         """Sets what the next forward pass sees, and where it writes."""
-        super().aim_at(sight, row)
-        self.states.aim(sight, row)
+        super().aim_at(visibility, row)
+        self.states.aim(visibility, row)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Takes in each row's accepted path, the root first."""
@@ -244,13 +244,13 @@ class HybridCache(SlotCache):
     def update_conv_state(
         self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None, **more: Any
     ) -> Tensor:
-        """A convolution's inputs [B, C, T] behind the window of those before: [B, C, width - 1 + T]."""
+        """A convolution's inputs [B, C, T] after the window of those before: [B, C, width - 1 + T]."""
         assert conv_kernel_size is not None, "a layer names the width of its convolution"
         return self.states.widen(layer_idx, conv_states, conv_kernel_size, state_idx)
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any
     ) -> Tensor:
-        """Takes the states behind a text; those behind a tree are left out."""
+        """Takes the states after a text; those after a tree are left out."""
         self.states.put(layer_idx, recurrent_states)
         return recurrent_states

@@ -155,7 +155,7 @@ class RowSession:
         """Keeps these rows of the remaining state, int64 [R], in this order."""
 
     def commit(self, committed: Committed) -> None:
-        """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others.
+        """Stashes newly committed pairs; rows that come with a prompt are new, and follow the others.
 
         They wait for the next draft. Where a tree policy drafts nothing for some cycles there is one forward for all
         that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
@@ -226,7 +226,7 @@ class RowSession:
 
     @property
     def outlined(self) -> Pending | None:
-        """The same without the pairs themselves."""
+        """The rows without the pairs themselves."""
         if not self._stashes:
             return None
         first = self._waiting.count(0)

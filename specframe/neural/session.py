@@ -53,7 +53,7 @@ class PairNetwork(Protocol):
         """The layer's inputs for pairs, and the state after them: [B, M, 2D] -> [B, M, D]."""
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The inputs that ask for the levels behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        """The inputs that ask for the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
 
     def features(self, outputs: Tensor) -> Tensor:
         """The part of the layer's outputs that is fed back: [.., P] -> [.., D]."""
@@ -68,12 +68,12 @@ class FeatureSession(RowSession):
     Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
     layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of k = 1
     and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: then the first of a block's k
-    queries, j = 1, is a pair, and the others are masks behind it; without masks j = k.
+    queries, j = 1, is a pair, and the others are masks after it; without masks j = k.
 
     Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs before the
     first, which do not exist: their input is zero, and no query sees them. Only a row with fewer than j pairs predicts
-    from there, for positions without a pair, which count as position 0. Behind the longest row's pairs stand the
-    draft's, at the same slots in every row, until the next commit writes over them. Masks stand behind all pairs for
+    from there, for positions without a pair, which count as position 0. After the longest row's pairs stand the
+    draft's, at the same slots in every row, until the next commit writes over them. Masks follow all pairs for
     the length of one forward; no later one sees them.
 
     Args:
@@ -97,7 +97,7 @@ class FeatureSession(RowSession):
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
         none = network.start(0), like.new_zeros(0, self.asking - 1, network.width)
         self.carried: Carried | Callable[[], Carried] = none
-        """The state and inputs behind each row's pairs, or a function that makes them once they are asked for."""
+        """The state and inputs after each row's pairs, or a function that makes them once they are asked for."""
 
     @property
     def deep(self) -> bool:
@@ -106,7 +106,7 @@ class FeatureSession(RowSession):
 
     @property
     def state(self) -> State:
-        """The network's state behind each row's last pair."""
+        """The network's state after each row's last pair."""
         if callable(self.carried):
             self.carried = self.carried()
         return self.carried[0]
@@ -190,7 +190,7 @@ class FeatureSession(RowSession):
             asked = asked.causal()
         if self.masked:
             masks = self.network.mask(pairs[:, -1]).unflatten(0, (batch, width))  # [B, F, k - 1, D]
-            asked = asked.followed_by(Queries.behind(masks, positions[:, :, -1], path))
+            asked = asked.followed_by(Queries.after(masks, positions[:, :, -1], path))
         outputs = self._ask(asked, path.shape[2] - width * k)
         block = outputs[:, : width * k].unflatten(1, (width, k))  # [B, F, k, P]
         block = self.block_of(block[:, :, -self.asking :])
@@ -228,25 +228,25 @@ class FeatureSession(RowSession):
 
         counts = tensor_on(device, pending.held)
         visible = self.seen(pending.held)  # [B, W]
-        behind = max(starts) + length  # the first slot that no row writes a pair to
-        path = pad(visible, (0, max(0, behind - visible.shape[1])))[:, None]  # [B, 1, S], S = behind
+        after = max(starts) + length  # the first slot that no row writes a pair to
+        path = pad(visible, (0, max(0, after - visible.shape[1])))[:, None]  # [B, 1, S], S = after
         even = min(starts) == max(starts)
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
         slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
         positions, following = (slots - (self.asking - 1)).clamp(min=0), counts  # nothing sees the pairs before
         if given:
             positions, following = given[0], ends(given[0], 1, fresh)[:, 0] + 1
-        before = self._before(slots, counts, behind) if self.deep else None
+        before = self._before(slots, counts, after) if self.deep else None
         asked = Queries(inputs, positions, repeated(path, length), before)
         if self.masked:
             masks = self.network.mask(ends(pairs, 1, fresh))  # [B, 1, k - 1, D]
-            asked = asked.followed_by(Queries.behind(masks, following[:, None] - 1, path))
-            following_slots = torch.arange(behind, behind + masks.shape[2], device=device)
+            asked = asked.followed_by(Queries.after(masks, following[:, None] - 1, path))
+            following_slots = torch.arange(after, after + masks.shape[2], device=device)
             slots = torch.cat([slots, following_slots.expand(batch, -1)], 1)
         outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
 
-        carried = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
-        self.carried = carried, pending.behind(self.tail, ends(inputs, self.asking - 1, fresh))
+        carried = tuple(pending.after(old, new, 1) for old, new in zip(self.state, state, strict=True))
+        self.carried = carried, pending.after(self.tail, ends(inputs, self.asking - 1, fresh))
         block = self.block_of(ends(outputs[:, :length], self.asking, fresh))
         if self.masked:
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]

@@ -44,7 +44,7 @@ def move_slots(block: Tensor, row: int, source: Sequence[int], destination: Sequ
 
 
 def move_natively(block: Tensor, row: int, source: Sequence[int], destination: Sequence[int]) -> None:
-    """The same in one native call, for a contiguous block. Raises ValueError for a row or slots that it has not."""
+    """Moves slots in one native call, for a contiguous block. Raises ValueError for a row or slots that it has not."""
     planes, rows, heads, slots, size = block.shape
     places, bytes_of = (*source, *destination), block.element_size()
     if len(source) != len(destination) or not 0 <= row < rows or not 0 <= min(places) <= max(places) < slots:
@@ -56,7 +56,7 @@ def move_natively(block: Tensor, row: int, source: Sequence[int], destination: S
 
 
 def move_slices(planes: Tensor, source: Sequence[int], destination: Sequence[int]) -> None:
-    """The same of a row's planes [P, H, S, D], in slices."""
+    """Moves the slots of a row's keys and values [P, H, S, D], in slices."""
     pairs = list(zip(source, destination, strict=True))
     starts = [place for place in range(len(pairs)) if not place or _steps(pairs, place) != (1, 1)]
     runs = [(*pairs[start], end - start) for start, end in pairwise([*starts, len(pairs)])]

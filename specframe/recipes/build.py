@@ -218,22 +218,19 @@ class _Reader:
             self.report(key, str(error))
             return None
         options: dict[str, Any] = {}
-        given = set()
+        given: dict[str, str] = {}
         for written, value in values.items():
             here = (*key, written)
-            name = current_name(written, component, f"{self.recipe.origin(here)}: {dotted(here)}")
+            name = current_name(written, component, f"{(origin := self.recipe.origin(here))}: {dotted(here)}")
+            source = origin.rpartition(":")[0]
             if name not in known:
-                hint = (
-                    suggest(str(name), known)
-                    or self.elsewhere(str(name))
-                    or f" (options: {', '.join(known) or 'none'})"
-                )
-                self.report(here, f"unknown option{hint}")
-            elif name in given:
+                options_known = f" (options: {', '.join(known) or 'none'})"
+                self.report(here, f"unknown option{suggest(name, known) or self.elsewhere(name) or options_known}")
+            elif given.get(name) == source:  # of two sources the later one overrides, by whichever name
                 self.report(here, f"'{name}' is given twice, by its old name and its new one")
             else:
                 self.read_value(known[name], value, here, options)
-            given.add(name)
+            given[name] = source
         for option in known.values():
             if option.required and option.name not in given:
                 self.report((*key, option.name), f"missing: {entry.kind} '{entry.name}' needs it")

@@ -11,7 +11,7 @@ import pluggy
 
 from specframe._version import __version__
 from specframe.kernel.errors import PluginError
-from specframe.recipes.registry import Registration, Registry, one_line
+from specframe.recipes.registry import RENAMED_KINDS, Registration, Registry, one_line
 from specframe.recipes.versions import Renamed, release_hint, require
 
 GROUP = "specframe"
@@ -76,6 +76,9 @@ def _register(registry: Registry, plugin: Any, package: str) -> None:
     fresh = Registry()
 
     def register(kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
+        if kind in RENAMED_KINDS:
+            RENAMED_KINDS[kind].warn(f"the kind '{kind}' of '{name}' in {package}")
+            kind = RENAMED_KINDS[kind].new
         fresh.add(Registration(kind, name, target, summary, package, renamed))
 
     manager.hook.specframe_register(register=register)

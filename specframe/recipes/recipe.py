@@ -18,7 +18,7 @@ from specframe.recipes.source import UNREADABLE, Key, has, keys, merged, read_so
 COMMAND_LINE = "command line"
 CRAMPED = re.compile(r"[{,]\s*\w+:[^\s/]")
 """Matches an entry of a YAML mapping that lacks the space after its colon."""
-SPACES = "put a space behind each colon, as in {use: none}"
+SPACES = "put a space after each colon, as in {use: none}"
 
 
 def dotted(key: Key) -> str:
@@ -131,7 +131,7 @@ class Recipe:
 
 
 BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-"""Matches the beginning of an interpolation; behind a backslash it is text."""
+"""Matches the beginning of an interpolation; after a backslash it is text."""
 REFERENCE = re.compile(r"\$\{\s*(\.*)([\w$-]+(?:\.[\w$-]+|\[[\w$-]+\])*)\s*\}")
 """An interpolation that stands for a value of the recipe: dots at its start count sections upwards."""
 LONGEST = 2**22

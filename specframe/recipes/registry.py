@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import PluginError, SpecframeError
 from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
-from specframe.kernel.layers import PromptSelection, SightPolicy
+from specframe.kernel.layers import KVSelection, PromptSelection
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout, Watcher
 from specframe.recipes.versions import Renamed, missing_methods, release_hint
@@ -29,13 +29,15 @@ KINDS: dict[str, type] = {
     "loss": Loss,
     "rollout": Rollout,
     "head": Head,
-    "sight": SightPolicy,
+    "kv_selection": KVSelection,
     "selection": PromptSelection,
     "store": Store,
     "contestant": Contestant,
     "watcher": Watcher,
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
+RENAMED_KINDS = {"sight": Renamed("kv_selection", until="0.4")}
+"""Old names of kinds, which plugins may still register."""
 OTHER_KINDS = ("section", "model", "data", "command", "extension")
 """Registered things that are no components: recipe sections' settings, embedded models (functions that return a
 folder), texts to train on (functions that return a file), click commands of the command line, and extensions: what

@@ -81,7 +81,7 @@ def _discover() -> Registry:
 
 @lru_cache(maxsize=1)
 def _installed(switch: str | None, places: tuple[str, ...]) -> Registry:
-    """The same, once for the places where packages are looked for: a run asks for half a dozen files of the zoo."""
+    """The registry, cached by the search path of packages: a run asks for half a dozen files of the zoo."""
     return discover()
 
 

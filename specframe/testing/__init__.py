@@ -19,7 +19,7 @@
 | `Emission`, `Comparison` | the enumerated law of a composition's output, against the target's |
 | `enumerate_outcomes`, `Enumeration`, `EnumerationProgress` | the enumerator: any program over a random source |
 | `GivenTarget`, `GivenDrafter` | a target and a drafter whose laws a test writes down |
-| `LazyUniform` | one uniform number behind several decisions |
+| `LazyUniform` | one uniform number after several decisions |
 | `GivenSession`, `GrowingTree` | commits and frontiers for a drafter, by hand |
 | `tiny_target`, `random_teacher`, `greedy_texts` | a random target, its teachers, and its greedy texts |
 | `fit` | the losses of a few steps of training |

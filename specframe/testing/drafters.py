@@ -156,7 +156,7 @@ def check_rewind(parts: Callable[[], Parts]) -> None:
             propose(rewound, last, sampling, seed=index)  # reads them
         one, other = (propose(made, root, sampling, seed=99) for made in (rewound, fresh))
         for row in range(len(PROMPTS)):
-            assert same_draft(one, row, other, row), "tokens that were rewound and committed again draft otherwise"
+            assert same_draft(one, row, other, row), "tokens that were rewound and committed again draft differently"
 
 
 def check_neighbours(parts: Callable[[], Parts]) -> None:
@@ -175,13 +175,13 @@ def check_neighbours(parts: Callable[[], Parts]) -> None:
         together = propose(whole, root, sampling, seed=5)
         few = propose(part, root[rows], sampling, seed=5, rows=rows, batch=len(PROMPTS))
         for place, row in enumerate(rows.tolist()):
-            assert same_draft(together, row, few, place), "a row drafts otherwise once its neighbours have left"
+            assert same_draft(together, row, few, place), "a row drafts differently once its neighbours have left"
     among = generate(parts(), PROMPTS, sampling)
     for row, prompt in enumerate(PROMPTS):
         only = generate(parts(), [prompt], sampling, rows=[row])
-        assert only[0] == among[row], f"row {row} is continued otherwise among neighbours than alone"
+        assert only[0] == among[row], f"row {row} is continued differently among neighbours than alone"
     assert generate(parts(), PROMPTS, sampling, slots=2) == among, (
-        "rows that join others are continued otherwise: a commit with a prompt brings new rows, behind those at hand"
+        "rows that join others are continued differently: a commit with a prompt brings new rows, after those at hand"
     )
 
 
@@ -276,7 +276,7 @@ def propose(
 
 
 def _propose(parts: Parts, root: torch.Tensor, context: Context) -> TokenTree:
-    """A draft, behind which a drafter that drafts ahead goes on, as it does while the target scores."""
+    """A draft, after which a drafter that drafts ahead goes on, as it does while the target scores."""
     draft = parts.drafter.propose(root, parts.tree, context)
     if (ahead := drafting_ahead(parts.drafter)) is not None:
         ahead.run_ahead(draft, context)

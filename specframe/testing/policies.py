@@ -69,7 +69,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
             assert bool((together.q.amax(-1) == 1).all()), "q is not the distribution that Sampling makes"
         for row in range(BATCH if policy.promise.alone else 0):
             alone = policy.grow(drafter.expand, root[row, None], Context(sampling, _alone(seed, row)))
-            assert same_draft(together, row, alone, 0), f"row {row} grows otherwise among neighbours than alone"
+            assert same_draft(together, row, alone, 0), f"row {row} grows differently among neighbours than alone"
 
 
 class Watched:

@@ -47,7 +47,7 @@ def check_proposals(
     """Raises AssertionError unless a bound drafter's proposals in sessions equal those of one literal forward.
 
     `sessions(rows)` makes a session of `rows` texts, 20 pairs each at least. Compared, within `close`: one row and
-    ragged batches, padding behind what is committed, drafts that are rejected, commits without a draft between them,
+    ragged batches, padding after what is committed, drafts that are rejected, commits without a draft between them,
     rows that end, in any order, and a session after another; below ragged trees of `expansions` proposals, whose nodes
     are asked for out of order and again.
     """
@@ -88,7 +88,7 @@ LIVES: list[tuple[int, list[_Step]]] = [
         3,
         [
             _Step("admit", [4, 2, 6]),
-            _Step("advance", [1, 3, 2], drafts=False),  # of unlike lengths, and then others behind them
+            _Step("advance", [1, 3, 2], drafts=False),  # of unlike lengths, and then others after them
             _Step("advance", [2, 1, 3], drafts=False),
             _Step("keep", [2, 0, 1], drafts=False),
             _Step("advance", [1, 2, 1]),

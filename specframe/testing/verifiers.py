@@ -93,8 +93,8 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
             alone = verifier.verify(
                 tree.take(torch.tensor([row])), _laws(verifier, laws[row, None]), _stream(seed, len(laws), row)
             )
-            assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
-            assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
+            assert _same(together, row, alone, 0), f"row {row} is judged differently among neighbours than alone"
+            assert _same(together, row, wider, row), f"row {row} is judged differently when the tree is padded"
 
 
 def check_support(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
@@ -108,7 +108,7 @@ def check_support(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
             verifier.verify(each, _laws(verifier, laws), _stream(seed, len(laws))) for each in (tree, narrow)
         )
         assert all(_same(whole, row, other, row) for row in range(len(laws))), (
-            "a tree is judged otherwise when its laws are recorded over a support: read them by `TokenTree.whole`"
+            "a tree is judged differently when its laws are recorded over a support: read them by `TokenTree.whole`"
         )
 
 

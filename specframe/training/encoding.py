@@ -49,7 +49,7 @@ def _plain(text: str, given: int, tokenizer: Any) -> Encoded:
 
 
 def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[str, Tensor]]:
-    """The tokens of a chat behind an image, and the other inputs of the image.
+    """The tokens of a chat after an image, and the other inputs of the image.
 
     Raises InputError where the image cannot be read, and for a template that changes a turn when more turns follow.
     """

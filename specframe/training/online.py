@@ -113,13 +113,13 @@ class Online:
         self._held: deque[Transcript] = deque(maxlen=held)
 
     def untrained(self, vocab: int) -> Online:
-        """The same for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
+        """A copy for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
         twin = copy.copy(self)
         twin.drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
         return Restless.of(twin)
 
     def smaller(self) -> Online:
-        """The same with the small form of its drafter."""
+        """A copy with the small form of its drafter."""
         twin = copy.copy(self)
         twin.drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
         twin.promise = replace(twin.drafter.promise, alone=False)
@@ -217,7 +217,7 @@ class Restless(Online):
 
     @classmethod
     def of(cls, online: Online) -> Restless:
-        """The same drafter, restless."""
+        """A copy of the drafter that learns in every cycle."""
         twin = cls.__new__(cls)
         vars(twin).update(vars(online), lr=0.1, out=None, learner=None)
         twin._rows, twin._ended, twin._held = [], [], deque(maxlen=0)

@@ -20,7 +20,7 @@ from specframe.kernel.training import Loss, Rollout, Trainable
 from specframe.kernel.types import Teacher
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import state
-from specframe.training.state import Ledger
+from specframe.training.state import RunState
 
 REMEDY = "give another drafter.out"
 """Remedy for a folder that cannot be written to, or is another drafter's."""
@@ -54,7 +54,7 @@ class Learner:
         self.master = copy.deepcopy(self.module).float() if half else self.module
         self.masters: list[nn.Parameter] = [p for p in self.master.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.masters, lr=lr, weight_decay=0.0)
-        self.ledger = Ledger({})
+        self.run_state = RunState({})
         if out is not None:
             self._lock = hold(out, REMEDY)  # until this learner is gone
             try:
@@ -66,8 +66,8 @@ class Learner:
     def _resume(self, out: Path) -> None:
         """Goes on from the state in the folder, if there is one."""
         remove_parts(out)
-        fresh = Ledger({"drafter that learning began with": _fingerprint(self.module)})
-        self.ledger = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
+        fresh = RunState({"drafter that learning began with": _fingerprint(self.module)})
+        self.run_state = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
         self._copy_masters()
 
     def learn(self, teachers: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
@@ -91,11 +91,11 @@ class Learner:
         finally:
             if not kept:
                 self._restore(weights, optimizer)
-        self.ledger.step += 1
+        self.run_state.step += 1
         entry = {"loss": losses[0], "held_before": before, "held_after": after, "kept": float(kept)}
-        sizes = {"update": self.ledger.step, "requests": len(teachers), "positions": positions}
-        self.ledger.history.append(sizes | entry | {"seconds": time.monotonic() - start})
-        del self.ledger.history[:-RECENT]
+        sizes = {"update": self.run_state.step, "requests": len(teachers), "positions": positions}
+        self.run_state.history.append(sizes | entry | {"seconds": time.monotonic() - start})
+        del self.run_state.history[:-RECENT]
         if self.out is not None:
             self._save(self.out, kept)
         return kept
@@ -148,13 +148,13 @@ class Learner:
     def _save(self, out: Path, changed: bool) -> None:
         """Writes the record and the changed files: the state from which learning resumes comes first."""
         if changed:
-            state.save(out, self.master, self.optimizer, self.ledger)
+            state.save(out, self.master, self.optimizer, self.run_state)
             self.drafter.save(out)
-        write_json(out / RECORD, {"updates": self.ledger.step, "history": self.ledger.history})
+        write_json(out / RECORD, {"updates": self.run_state.step, "history": self.run_state.history})
 
 
 def _fingerprint(module: nn.Module) -> str:
-    """The same for equal weights."""
+    """A fingerprint of the weights: equal for equal weights."""
     digest = hashlib.sha256()
     for name, value in module.state_dict().items():
         digest.update(f"{name} {list(value.shape)}".encode())

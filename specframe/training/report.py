@@ -13,7 +13,7 @@ from torch import nn
 from specframe.files.provenance import describe_hardware
 from specframe.files.text import render_table
 from specframe.recipes.versions import installed
-from specframe.training.state import Ledger
+from specframe.training.state import RunState
 
 PACKAGES = ("specframe", "torch", "transformers", "accelerate", "safetensors", "datasets")
 
@@ -45,30 +45,30 @@ class Report:
         return render_table(("figure", "value"), rows, f"{self.steps} steps in {self.seconds:.0f} s: {self.folder}")
 
 
-def make_report(folder: Path, ledger: Ledger, resumed: int) -> Report:
-    """The report of a run that ended in this ledger."""
+def make_report(folder: Path, run_state: RunState, resumed: int) -> Report:
+    """The report of a run that ended in this state."""
     return Report(
         folder=folder,
-        steps=ledger.step,
+        steps=run_state.step,
         resumed=resumed,
-        seconds=ledger.seconds,
-        losses=ledger.losses[-1] if ledger.losses else {},
-        validation=ledger.history[-1] if ledger.history else {},
-        best=ledger.best,
+        seconds=run_state.seconds,
+        losses=run_state.losses[-1] if run_state.losses else {},
+        validation=run_state.history[-1] if run_state.history else {},
+        best=run_state.best,
     )
 
 
-def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str, Any]:
+def record(run_state: RunState, module: nn.Module, device: torch.device) -> dict[str, Any]:
     """The content of train.json: settings and data, losses, validations, versions, hardware."""
     return {
-        **ledger.identity,
-        "steps_done": ledger.step,
-        "seconds": ledger.seconds,
-        "tokens": ledger.tokens,
+        **run_state.identity,
+        "steps_done": run_state.step,
+        "seconds": run_state.seconds,
+        "tokens": run_state.tokens,
         "parameters": sum(p.numel() for p in module.parameters()),
-        "losses": ledger.losses,
-        "validations": ledger.history,
-        "best": ledger.best,
+        "losses": run_state.losses,
+        "validations": run_state.history,
+        "best": run_state.best,
         "device": str(device),
         "python": platform.python_version(),
         "versions": {name: installed(name) for name in PACKAGES},

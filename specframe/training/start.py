@@ -52,7 +52,7 @@ def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teachi
     """The share of the features' variance that the fitted map explains, on the `count` texts it was fitted to.
 
     The map from (embedding of token i + 1, feature i) to feature i + 1 is put into the drafter, and the branches
-    behind it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
+    after it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
     drafter without such a map, InputError where the texts hold too little to be fitted to. A drafter with a regression
     of its own is asked for it.
     """

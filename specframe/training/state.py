@@ -22,7 +22,7 @@ SHOWN = 50
 
 
 @dataclass
-class Ledger:
+class RunState:
     """State of a run apart from its tensors."""
 
     identity: dict[str, Any]
@@ -45,8 +45,8 @@ class Ledger:
     """Tokens of the texts that the steps took, of all processes; those of a text that comes again count again."""
 
 
-def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledger: Ledger) -> None:
-    """Writes the state of module, optimizer and ledger to the folder.
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, run_state: RunState) -> None:
+    """Writes the state of module, optimizer and run state to the folder.
 
     There are no generator states in it: every step seeds its own randomness (see `schedule`). Raises
     WeightsError, and keeps the state saved before, when the disk is full or the folder refuses.
@@ -58,7 +58,7 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledg
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / FILE) as path:
-            save_file(tensors, path, metadata={"ledger": json.dumps(asdict(ledger))})
+            save_file(tensors, path, metadata={"ledger": json.dumps(asdict(run_state))})
     except (OSError, SafetensorError) as error:
         kept = "; the state saved before is kept" if (folder / FILE).exists() else ""
         raise WeightsError(
@@ -68,9 +68,9 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledg
 
 
 def load(
-    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fresh: Ledger, option: str = "train.out"
-) -> Ledger:
-    """The ledger saved in the folder, its tensors put into module and optimizer; `fresh` if there is none.
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fresh: RunState, option: str = "train.out"
+) -> RunState:
+    """The run state saved in the folder, its tensors put into module and optimizer; `fresh` if there is none.
 
     `option` is the recipe's option that names the folder.
 
@@ -81,13 +81,13 @@ def load(
         return fresh
     try:
         with safe_open(path, framework="pt") as file:
-            ledger = Ledger(**json.loads(file.metadata()["ledger"]))
+            run_state = RunState(**json.loads(file.metadata()["ledger"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"the training state {path} cannot be read ({reason(error)}); delete it to start afresh"
         ) from error
-    there, here = ledger.identity, fresh.identity
+    there, here = run_state.identity, fresh.identity
     if differing := sorted(_differences(there, here)):
         lines = "".join(f"\n  {line}" for line in differing)
         raise WeightsError(
@@ -100,7 +100,7 @@ def load(
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return ledger
+    return run_state
 
 
 def steps_of(folder: Path) -> int | None:

@@ -79,7 +79,7 @@ class SupportLaws:
         return normaliser.view_as(teacher.mask), best.view_as(teacher.mask)
 
     def over_support(self, teacher: Teacher, normaliser: Tensor, best: Tensor) -> LazyTeacher:
-        """The same teacher with logits over the support alone."""
+        """This teacher with logits over the support alone."""
         features, support = teacher.features, self.support
         return LazyTeacher(teacher.tokens, teacher.mask, features, self.logits, support, normaliser, best)
 

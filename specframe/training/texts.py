@@ -66,7 +66,7 @@ class Texts:
         return hashed.hexdigest()
 
     def to(self, device: torch.device) -> Texts:
-        """The same texts with tokens and mask on the device."""
+        """These texts with tokens and mask on the device."""
         return replace(self, tokens=self.tokens.to(device), mask=self.mask.to(device))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ def _documents(
 
 
 def joined(own: Texts, mixed: Texts) -> Texts:
-    """Texts with a mixture's behind them."""
+    """Texts with a mixture's after them."""
     inputs = [part.inputs or ({},) * len(part) for part in (own, mixed)]
     return Texts(
         tokens=torch.cat([own.tokens, mixed.tokens]),

@@ -82,7 +82,7 @@ def profile_steps(trainer: Trainer, count: int) -> StepProfile:
 
     Raises InputError where the training has no step left.
     """
-    first = trainer.ledger.step
+    first = trainer.run_state.step
     warm = min(WARM, max(0, trainer.total - first - 1))
     steps = range(first + warm, min(first + warm + count, trainer.total))
     if not steps:

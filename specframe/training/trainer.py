@@ -24,7 +24,7 @@ from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
 from specframe.training.schedule import End, MixedOrder, Order, ends_of, learning_rate, progress, seed_generators
 from specframe.training.settings import TrainSettings
-from specframe.training.state import Ledger
+from specframe.training.state import RunState
 from specframe.training.teaching import Teaching
 from specframe.training.texts import Texts
 from specframe.training.validation import Losses, measure
@@ -83,39 +83,39 @@ class Trainer:
         if (mixture := settings.mixed) is not None:
             self.order = MixedOrder(counts, taught.texts.mixed, group, settings.seed, mixture, self.total)
         self.window = torch.zeros(len(losses) + 1, device=device)
-        self.ledger = state.load(settings.out, self.module, self.optimizer, Ledger(self._identity()))
-        if self.ledger.window:
-            self.window += torch.tensor(self.ledger.window, device=device)
+        self.run_state = state.load(settings.out, self.module, self.optimizer, RunState(self._identity()))
+        if self.run_state.window:
+            self.window += torch.tensor(self.run_state.window, device=device)
         self.tokens = 0
 
     def run(self) -> Report:
-        """Trains from where the ledger stands to the end, then the branches of a cooldown with several ends.
+        """Trains from where the run state stands to the end, then the branches of a cooldown with several ends.
 
         At SIGINT or SIGTERM the step in flight is finished, the state saved and KeyboardInterrupt raised.
         """
-        resumed = self.ledger.step
+        resumed = self.run_state.step
         self.watcher.start(resumed, self.total, self._note())
         self.processes.share(self.module)
         self._clock = time.monotonic()
-        note = f"training failed after step {self.ledger.step}"
+        note = f"training failed after step {self.run_state.step}"
         try:
             with Interruption() as interruption:
                 for step in range(resumed, self.total):
                     self.take(step)
-                    self.ledger.step = step + 1
+                    self.run_state.step = step + 1
                     self._keep(interruption)
             self._finish()
-            note = f"trained {counted(self.ledger.step, 'step')}; the drafter is in {self.settings.out}"
+            note = f"trained {counted(self.run_state.step, 'step')}; the drafter is in {self.settings.out}"
         except KeyboardInterrupt:
             note = "interrupted"
             raise KeyboardInterrupt(
-                f"interrupted after step {self.ledger.step} of {self.total}; "
+                f"interrupted after step {self.run_state.step} of {self.total}; "
                 f"the state is in {self.settings.out}: run the same command again to go on"
             ) from None
         finally:
             self.watcher.finish(note)
         self._branch()
-        return make_report(self.settings.out, self.ledger, resumed)
+        return make_report(self.settings.out, self.run_state, resumed)
 
     def take(self, step: int) -> None:
         """One optimizer step. Nothing here waits for the device."""
@@ -148,9 +148,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.total)
         self.optimizer.step()
-        increment_version(self.parameters)  # fused steps do not, and a drafter in few bits is rounded anew by it
+        increment_version(self.parameters)  # fused steps do not, and a quantized drafter is rounded anew by it
         self.optimizer.zero_grad(set_to_none=True)
-        self.ledger.tokens += int(self.taught.texts.counts[taken].sum())
+        self.run_state.tokens += int(self.taught.texts.counts[taken].sum())
 
     def settled(self) -> float:
         """The time in seconds, read when the device has done what it was asked."""
@@ -160,8 +160,8 @@ class Trainer:
 
     def _keep(self, interruption: Interruption) -> None:
         """Does the work due after a step: report, validation, state."""
-        step, settings = self.ledger.step, self.settings
-        self.ledger.window_steps += 1
+        step, settings = self.run_state.step, self.settings
+        self.run_state.window_steps += 1
         last = step == self.total
         report = last or step % settings.log_every == 0
         if report:
@@ -181,51 +181,51 @@ class Trainer:
 
     def _report(self) -> None:
         """Reports the mean losses since the last report."""
-        ledger = self.ledger
-        values = (self.processes.mean(self.window) / ledger.window_steps).tolist()
+        run_state = self.run_state
+        values = (self.processes.mean(self.window) / run_state.window_steps).tolist()
         self._check(values)
         losses = dict(zip(["loss", *(name for _, _, name in self.losses)], values, strict=True))
         now = time.monotonic()
         seconds = max(now - self._clock, 1e-9)
-        ledger.losses.append({"step": ledger.step, **losses})
-        ledger.seconds += seconds
+        run_state.losses.append({"step": run_state.step, **losses})
+        run_state.seconds += seconds
         speed = self.tokens * self.processes.count / seconds
-        rate = learning_rate(self.settings, ledger.step - 1, self.total)
-        self.watcher.report(ledger.step, {**losses, "lr": rate, "tokens/s": speed})
+        rate = learning_rate(self.settings, run_state.step - 1, self.total)
+        self.watcher.report(run_state.step, {**losses, "lr": rate, "tokens/s": speed})
         self.window.zero_()
-        ledger.window_steps, self.tokens, self._clock = 0, 0, now
+        run_state.window_steps, self.tokens, self._clock = 0, 0, now
 
     def _validate(self) -> None:
         """Measures on the held-back texts, and keeps the drafter when it is the best so far."""
-        settings, ledger = self.settings, self.ledger
+        settings, run_state = self.settings, self.run_state
         seed_generators(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
         self.module.eval()
         batches = torch.split(torch.arange(len(self.held.texts)), settings.batch)
         with precision.autocast(settings, self.device), torch.no_grad():
             figures = measure(self.drafter, map(self.held.teaching, batches), self.losses, settings.rollout)
             figures |= self.evaluate() if self.evaluate else {}
-        self.watcher.validated(ledger.step, figures)
-        ledger.history.append({"step": ledger.step, **figures})
-        if settings.cooldown is not None and ledger.step < self.total:
+        self.watcher.validated(run_state.step, figures)
+        run_state.history.append({"step": run_state.step, **figures})
+        if settings.cooldown is not None and run_state.step < self.total:
             return  # a drafter at the constant rate is not compared with those that have decayed
-        if ledger.best is None or figures["tau"] > ledger.best:
-            ledger.best = figures["tau"]
+        if run_state.best is None or figures["tau"] > run_state.best:
+            run_state.best = figures["tau"]
             if self.processes.main:
                 self.drafter.save(settings.out)
 
     def _save(self) -> None:
         """Writes the training state, and the drafter as it is now."""
-        self.ledger.window = self.window.tolist()
-        self._check(self.ledger.window)
+        self.run_state.window = self.window.tolist()
+        self._check(self.run_state.window)
         if self.processes.main:
-            state.save(self.settings.out, self.module, self.optimizer, self.ledger)
+            state.save(self.settings.out, self.module, self.optimizer, self.run_state)
             self.drafter.save(self.settings.out / LAST)
         self.processes.wait()
 
     def _fork(self, end: End) -> None:
         """Writes the state that a run which ends there has now."""
-        ledger = replace(self.ledger, identity=self._identity(end), window=self.window.tolist())
-        state.save(end.settings.out, self.module, self.optimizer, ledger)
+        run_state = replace(self.run_state, identity=self._identity(end), window=self.window.tolist())
+        state.save(end.settings.out, self.module, self.optimizer, run_state)
 
     def _branch(self) -> None:
         """Trains the branches to their ends, and puts the trunk's end back into the module."""
@@ -234,20 +234,20 @@ class Trainer:
         for end in self.ends[:-1]:
             Trainer(self.drafter, self.losses, end.settings, *parts).run()
         if len(self.ends) > 1:
-            state.load(self.settings.out, self.module, self.optimizer, self.ledger)
+            state.load(self.settings.out, self.module, self.optimizer, self.run_state)
 
     def _finish(self) -> None:
         """Writes the best checkpoint where nothing was validated, and train.json."""
         if self.processes.main:
             if not len(self.held.texts):
                 self.drafter.save(self.settings.out)
-            write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))
+            write_json(self.settings.out / "train.json", record(self.run_state, self.module, self.device))
         self.processes.wait()
 
     def _check(self, values: list[float]) -> None:
         if not all(map(math.isfinite, values)):
             raise SpecframeError(
-                f"the loss is no longer finite at step {self.ledger.step}; lower train.lr or lengthen "
+                f"the loss is no longer finite at step {self.run_state.step}; lower train.lr or lengthen "
                 f"train.warmup. What {self.settings.out} holds is from before"
             )
 
@@ -268,7 +268,7 @@ class Trainer:
     def _note(self) -> str:
         size = sum(p.numel() for p in self.parameters)
         texts = self.taught.texts
-        begin = f"resuming after step {self.ledger.step}: " if self.ledger.step else ""
+        begin = f"resuming after step {self.run_state.step}: " if self.run_state.step else ""
         return (
             f"{begin}training {size:,} parameters on {counted(len(texts), 'text')} ({len(texts.tokens):,} tokens), "
             f"{counted(self.total, 'step')}, {self.device}"

@@ -147,7 +147,7 @@ def cycles(accepted: Tensor, possible: Tensor) -> Tensor:
 
 
 def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
-    """The same for drafters that feed predicted features back, by greedy decoding of chains along the text.
+    """Acceptance of drafters that feed predicted features back, by greedy decoding of chains along the text.
 
     A cycle's first forward sees the true features up to the root, every further one the predicted features
     as well; the tokens paired with them are the text's, since a chain only goes on while they are right. The

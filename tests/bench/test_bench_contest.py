@@ -165,7 +165,7 @@ def test_other_tokens_than_the_reference_s_are_marked(here):
         ("hoarder", "not JSON serializable", 0),
     ],
 )
-def test_who_fails_is_left_behind(here, name, error, count):
+def test_who_fails_is_left_out(here, name, error, count):
     steps = []
     results, _ = hold(here, "lookup.yaml", name, listener=steps.append)
     entry = next(entry for entry in results["contestants"] if entry["name"] == name)

@@ -184,7 +184,7 @@ def test_what_is_wrong_for_exactly_two_rows_is_caught_with_one_other_row():
 
 
 class StaysPut(ForgetsOrder):
-    """Records the distributions of the rows' earlier places: behind rows that stay, that changes nothing."""
+    """Records the distributions of the rows' earlier places: after rows that stay, that changes nothing."""
 
     def propose(self, root, tree, context):
         drafted = tree.grow(self.expand, root, context)

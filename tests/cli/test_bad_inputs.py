@@ -25,7 +25,7 @@ FILES = {
     + "tree: {use: chain, depth: 2}\n",
     "small.yaml": """specframe: 1
 target: {use: hf, model: zoo://talk-7m}
-drafter: {use: self, sight: {use: window}}
+drafter: {use: self, kv_selection: {use: window}}
 tree: {use: chain, depth: 4}
 verifier: match
 """,
@@ -131,8 +131,8 @@ OVERRIDES = [
     ("=3", "not of the form key=value"),
     ("run.prompts.7.x=1", "does not exist"),
     ("run.seed=[", "is no YAML"),
-    ("drafter={use:lookup}", "put a space behind each colon, as in {use: none}"),
-    ("drafter={use:lookup,ngram:[3]}", "put a space behind each colon, as in {use: none}"),
+    ("drafter={use:lookup}", "put a space after each colon, as in {use: none}"),
+    ("drafter={use:lookup,ngram:[3]}", "put a space after each colon, as in {use: none}"),
     ("run.seed=${oc.env:HOME}", "--allow-env"),
     ("run.seed=${run.seed}", "run.seed"),
 ]
@@ -152,13 +152,16 @@ TREES = [
     ("tree=null", "add `tree: {use: dynamic}`"),
 ]
 LONG = [
-    ("drafter.sight.recent=0", "window: sinks is at least 0 and recent at least 1, not 4 and 0"),
-    ("drafter.sight={use: chunks, budget: 16}", "a budget of 16 is less than recent + 2 * chunk + every = 96"),
-    ("drafter.sight={use: verified, budget: 16}", "a budget of 16 is less than recent + 2 * chunk = 80"),
-    ("drafter.sight={use: snapkv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
-    ("drafter.sight={use: speckv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
-    ("drafter.sight={use: speckv, drafter: {use: lookup}}", "a small model drafts the likely answer, and Lookup has"),
-    ("drafter.sight=null", "needs `exit`, `skip`, a `sight` or `quantize`"),
+    ("drafter.kv_selection.recent=0", "window: sinks is at least 0 and recent at least 1, not 4 and 0"),
+    ("drafter.kv_selection={use: chunks, budget: 16}", "a budget of 16 is less than recent + 2 * chunk + every = 96"),
+    ("drafter.kv_selection={use: verified, budget: 16}", "a budget of 16 is less than recent + 2 * chunk = 80"),
+    ("drafter.kv_selection={use: snapkv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
+    ("drafter.kv_selection={use: speckv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
+    (
+        "drafter.kv_selection={use: speckv, drafter: {use: lookup}}",
+        "a small model drafts the likely answer, and Lookup has",
+    ),
+    ("drafter.kv_selection=null", "needs `exit`, `skip`, `kv_selection` or `quantize`"),
     ("target.keep={use: speckv, budget: 32}", "a budget of 32 does not exceed the window of 32"),
     ("target.keep={use: speckv, drafter: {use: lookup}}", "a small model drafts the likely answer, and Lookup has"),
     ("target.prompt={use: specpc, tokens: 64}", "a budget of 64 tokens does not exceed the window of 64"),
@@ -177,15 +180,18 @@ CASCADES = [
     ("drafter.draft={use: medusa}", "drafts no deeper than 4 levels"),
     ("tree={use: dynamic}", "builds its own tree"),
 ]
-BEHIND_WEIGHTS = [
-    ("drafter.sight.recent=9000", "a sight of 9004 tokens is longer than the target's context of"),
-    ("drafter.sight={use: verified, budget: 9000}", "a sight of 9000 tokens is longer than the target's context of"),
+AFTER_WEIGHTS = [
+    ("drafter.kv_selection.recent=9000", "a KV selection of 9004 tokens is longer than the target's context of"),
+    (
+        "drafter.kv_selection={use: verified, budget: 9000}",
+        "a KV selection of 9000 tokens is longer than the target's context of",
+    ),
     ("target={use: table, vocab: 16}", "takes layers from a target that is a transformers model"),
     (
         "target={use: table, vocab: 16} & drafter={use: longspec, window: 8}",
         "reads the keys and values of the target's last layer, and this target shows none",
     ),
-    ("drafter.sight={use: upper}", "add `cache: int8` to the target"),
+    ("drafter.kv_selection={use: upper}", "add `cache: int8` to the target"),
     ("target.prompt={use: specpc}", "needs a small model to read the prompt"),
     (
         "drafter={use: excerpt, tokens: 9000, drafter: {use: model, model: zoo://talk-7m}}",
@@ -303,11 +309,11 @@ def test_a_wrong_choice_of_tokens_is_refused(folder, capsys, override, words):
 
 @pytest.mark.parametrize(("override", "words"), CASCADES)
 def test_a_wrong_cascade_is_refused(folder, capsys, override, words):
-    cascade = "drafter={use: cascade, draft: {use: suffix}, review: {use: self, sight: {use: window}}}"
+    cascade = "drafter={use: cascade, draft: {use: suffix}, review: {use: self, kv_selection: {use: window}}}"
     assert words in refused(["validate", "small.yaml", "tree=null", cascade, override], capsys)
 
 
-@pytest.mark.parametrize(("override", "words"), BEHIND_WEIGHTS)
+@pytest.mark.parametrize(("override", "words"), AFTER_WEIGHTS)
 def test_a_choice_of_tokens_that_does_not_fit_the_model_is_refused(folder, capsys, override, words):
     assert words in refused(["run", "small.yaml", *override.split(" & "), "--prompt", "a"], capsys)
 

@@ -255,7 +255,7 @@ def test_a_terminal_of_few_characters_shows_results(recipe, tmp_path, monkeypatc
         assert "cycle 1" in printed and ("\\u2713" in printed or "accepted" in printed)
 
 
-def test_a_full_disk_behind_the_output_is_one_line():
+def test_a_full_disk_after_the_output_is_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "specframe", "plugins"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -20,7 +20,7 @@ def recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        "target: {use: hf, model: zoo://smollm2-135m, otherwise: zoo://talk-7m}\n"
+        "target: {use: hf, model: zoo://smollm2-135m, fallback: zoo://talk-7m}\n"
         "drafter: {use: falcon, weights: zoo://falcon}\n"
         "tree: {use: chain, depth: 2}\n"
         "verifier: match\n"
@@ -41,6 +41,13 @@ def test_run_decodes_with_the_other_target_and_reports_it(recipe, tmp_path, caps
     assert written["weights"] == {"drafter.weights": "zoo://talk-7m-falcon"}
 
 
+def test_the_other_target_may_have_its_old_name(recipe, tmp_path, capsys):
+    recipe.write_text(recipe.read_text().replace("fallback", "otherwise"))
+    with pytest.warns(FutureWarning, match="target.otherwise is now called 'fallback'"):
+        assert main(["run", str(recipe), *SMOKE, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"target: zoo://talk-7m, because {REASON}")
+
+
 def test_the_figures_record_it_too(recipe, tmp_path, capsys):
     assert main(["run", str(recipe), *SMOKE, "--json", "--out", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -56,7 +63,7 @@ def test_a_target_that_is_here_is_named_as_well(recipe, tmp_path, capsys):
 @pytest.mark.parametrize(
     "command",
     [
-        ["run", "target.otherwise=null"],
+        ["run", "target.fallback=null"],
         ["bench", "--limit", "1"],
         ["train"],
         ["certify", "run.prompts=[Hello]"],

@@ -207,7 +207,7 @@ def long_pipeline(context: int) -> specframe.Pipeline:
     return compose(target=target, drafter={"use": "suffix"}, run={"costs": "measured"})
 
 
-def test_passes_behind_more_tokens_are_timed_without_reading_them(cache, monkeypatch):
+def test_passes_after_more_tokens_are_timed_without_reading_them(cache, monkeypatch):
     target = long_pipeline(1200).parts.target
     target.request(frozenset({"last", "layer.0"}))
     longer = timing.time_longer(target)
@@ -223,11 +223,11 @@ def test_passes_behind_more_tokens_are_timed_without_reading_them(cache, monkeyp
     assert timing.time_longer(target) == {}, "a large model's memory is not made up"
 
 
-def test_costs_behind_more_tokens_are_kept(cache):
+def test_costs_after_more_tokens_are_kept(cache):
     costs = long_pipeline(1200).parts.costs
     assert costs is not None and [tokens for tokens, _ in costs.longer] == [1024]
     assert long_pipeline(1200).parts.costs == costs
-    assert costs.behind(1024).passes != costs.passes
+    assert costs.after(1024).passes != costs.passes
 
 
 def test_those_of_a_busy_machine_are_timed_again_when_it_is_quiet(cache, monkeypatch):

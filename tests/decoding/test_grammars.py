@@ -129,7 +129,7 @@ def test_a_rolled_back_matcher_answers_as_a_fresh_one(folder):
             allowed = answer[0].isfinite().nonzero()[:, 0].tolist()
             token = draws.choice(allowed) if draws.random() < 0.9 else draws.randrange(64)
             texts.append([*text, token])
-            if token not in allowed:  # no text goes on behind it, and its logits stay
+            if token not in allowed:  # no text goes on after it, and its logits stay
                 assert rolled.accepts(texts[-1][1:]) == len(text) - 1
                 assert rolled(torch.tensor([texts[-1]]), torch.zeros(1, 64)).isfinite().all()
 
@@ -201,7 +201,7 @@ def test_nodes_that_are_drawn_are_drawn_under_the_grammar(folder, monkeypatch):
         for entry, (tokens, parents, valid) in zip(entries, lists, strict=True):
             (processor,) = entry.request.sampling.processors
             allowed = processor.allows(entry.text, tokens, parents)
-            over = [False]  # nodes behind an end
+            over = [False]  # nodes after an end
             for node, parent in enumerate(parents[1:], 1):
                 over.append(over[parent] or tokens[parent] == 1)
                 assert allowed[node] or over[node] or not valid[node]

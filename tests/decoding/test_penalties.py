@@ -32,7 +32,7 @@ def pipeline_of(model, drafter="lookup", batch=3, **sampling):
 
 
 def counting(prompt, frequency, presence):
-    """OpenAI's two penalties behind a prompt of so many tokens, token by token."""
+    """OpenAI's two penalties after a prompt of so many tokens, token by token."""
 
     def process(tokens, scores):
         scores = scores.clone()

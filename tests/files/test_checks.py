@@ -28,7 +28,7 @@ def test_a_check_gives_the_share_that_is_right(check, answer, reference, quality
     assert CHECKS[check](answer, "", reference) == quality
 
 
-def test_code_is_tested_behind_its_prompt_or_alone():
+def test_code_is_tested_after_its_prompt_or_alone():
     reference = reference_of(TESTS)
     whole = f"Sure:\n```python\ndef plus(values: List[int]):\n{BODY}```\nDone."
     assert [passes_tests(text, PROMPT, reference) for text in (BODY, whole, BODY.replace("1", "2"))] == [1, 1, 0]

@@ -59,7 +59,7 @@ def test_ranks_count_visits_and_choices():
     ranks.add(cycle_of(tree, verdict, 2))
     assert ranks.reached == [3, 1]
     assert ranks.table == [[1 / 3, 1 / 3], [0.0, 1.0]]
-    assert ranks.off_path.table == [[], [1.0], [0.0]], "behind the root's second choice, counted apart"
+    assert ranks.off_path.table == [[], [1.0], [0.0]], "after the root's second choice, counted apart"
 
 
 def test_a_share_is_of_the_visits_to_nodes_that_had_such_a_child():
@@ -126,7 +126,7 @@ def test_turns_change_nothing_of_what_is_counted():
 
 def test_the_context_is_that_of_the_longest_row():
     found = profile(pipeline(Chain(), Match()), [[0, 1, 2], [0] * 50], depth=1, width=1)
-    assert 50 < found.context < 150, "behind its prompt, and 100 new tokens at most"
+    assert 50 < found.context < 150, "after its prompt, and 100 new tokens at most"
     assert found.context > profile(pipeline(Chain(), Match()), [[0, 1, 2]] * 2, depth=1, width=1).context + 40
 
 

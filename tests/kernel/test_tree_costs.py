@@ -39,16 +39,16 @@ def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
     assert replace(apart, rows=None).together([9] * 1, Pause()).pause is None, "one row chooses alone"
 
 
-def test_behind_more_tokens_a_pass_takes_longer():
+def test_after_more_tokens_a_pass_takes_longer():
     longer = ((1024, ((1, 30.0), (4, 60.0))), (4096, ((1, 90.0), (4, 240.0))))
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, context=128, longer=longer)
-    assert costs.behind(100) is costs and costs.behind(128) is costs
-    assert costs.behind(1024).passes == ((1, 30.0), (2, 40.0), (4, 60.0))
-    assert costs.behind(2560).passes == ((1, 60.0), (2, 90.0), (4, 150.0)), "half of the way"
-    assert costs.behind(50_000).passes == costs.behind(4096).passes == ((1, 90.0), (2, 140.0), (4, 240.0))
-    assert costs.behind(2565) is costs.behind(2560), "a search's table of costs serves for many cycles"
-    assert costs.behind(4096).level == pytest.approx(3 / 90), "a drafter costs less of a pass there"
-    assert replace(costs, longer=()).behind(9999).passes == costs.passes
+    assert costs.after(100) is costs and costs.after(128) is costs
+    assert costs.after(1024).passes == ((1, 30.0), (2, 40.0), (4, 60.0))
+    assert costs.after(2560).passes == ((1, 60.0), (2, 90.0), (4, 150.0)), "half of the way"
+    assert costs.after(50_000).passes == costs.after(4096).passes == ((1, 90.0), (2, 140.0), (4, 240.0))
+    assert costs.after(2565) is costs.after(2560), "a search's table of costs serves for many cycles"
+    assert costs.after(4096).level == pytest.approx(3 / 90), "a drafter costs less of a pass there"
+    assert replace(costs, longer=()).after(9999).passes == costs.passes
 
 
 def test_rows_choose_by_the_longest_and_one_alone_by_its_own():

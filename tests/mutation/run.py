@@ -67,15 +67,15 @@ TESTS = {
         *(f"tests/decoding/test_{name}.py" for name in ("requests", "session", "gaps", "stop_texts")),
         "plugins/specframe-serve/tests/test_prefixes.py",
     ],
-    "specframe/native/screen.py": [
+    "specframe/native/argmax.py": [
         "tests/native/test_likely.py",
-        "tests/native/test_screen.py",
+        "tests/native/test_argmax.py",
         "tests/components/targets/forward/test_choose.py",
     ],
     **{f"specframe/native/{name}.py": ["tests/neural/test_growth.py"] for name in ("draft", "values")},
     "specframe/native": NATIVE,
     "specframe/components/targets/forward/native.py": NATIVE,
-    "specframe/neural/ledger.py": ["tests/components/drafters/test_layers.py"],
+    "specframe/neural/slot_map.py": ["tests/components/drafters/test_layers.py"],
     "specframe/components/targets/probe.py": ["tests/components/targets/test_hf_refusals.py"],
     "specframe/components/drafters/own_layers.py": PASSES[:1],
     "plugins/specframe-trees/src/specframe_trees": ["plugins/specframe-trees/tests"],

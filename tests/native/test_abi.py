@@ -49,7 +49,7 @@ def test_the_same_declarations_are_accepted(tmp_path, header):
     [
         ("int64_t first, width;", "int64_t width, first;", "offsetof(Batch, first) is 24 there, not 16"),
         ("double gain;", "float gain;", "sizeof(((Search*)0)->gain) is 4 there, not 8"),
-        ("const float *lost, *kept;", "const float *kept, *lost;", "offsetof(BoundedHead, lost) is 88 there, not 80"),
+        ("const float *lost, *kept;", "const float *kept, *lost;", "offsetof(BoundedWeight, lost) is 88 there, not 80"),
         ("int64_t* verdict;", "int64_t* verdict; int64_t more;", "sizeof(GreedyChoice) is 104 there, not 96"),
     ],
 )

@@ -40,10 +40,10 @@ def random_sees(rows: int, nodes: int, noise: torch.Generator) -> Tensor:
     return sees
 
 
-def run(packed: PackedLayers, hidden: Tensor, sight: Tree | Mask, positions: Tensor, slots: int = 160) -> Tensor:
-    """States behind the layers, over a cache that is the same each time."""
+def run(packed: PackedLayers, hidden: Tensor, visibility: Tree | Mask, positions: Tensor, slots: int = 160) -> Tensor:
+    """States after the layers, over a cache that is the same each time."""
     out = hidden.clone()
-    packed.run(out, positions, sight, slots_for(packed, len(hidden), slots))
+    packed.run(out, positions, visibility, slots_for(packed, len(hidden), slots))
     return out
 
 

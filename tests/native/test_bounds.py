@@ -9,7 +9,7 @@ from specframe.native.blocks import round_to_blocks
 from specframe.native.bounds import unlike
 from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
-from specframe.native.sight import Listed, Mask, Tree
+from specframe.native.visibility import Listed, Mask, Tree
 from tests.native.layers import WIDTH, packed_layers, slots_for, small_model
 
 
@@ -22,7 +22,7 @@ def mask(place=0):
 
 
 def listed(place=0, slot=4):
-    """Nodes that see the slots of a list before 5, and three slots behind these."""
+    """Nodes that see the slots of a list before 5, and three slots after these."""
     path = torch.ones(2, 3, 3, dtype=torch.bool)
     return Listed(torch.full((1, 2, 1, 4), slot), path, torch.full((2, 3), place), 5)
 
@@ -32,13 +32,13 @@ def listed(place=0, slot=4):
     [
         ({"row": 2}, "the cache has 3 rows, not those from 2 to 3"),
         ({"row": -1}, "the cache has 3 rows"),
-        ({"sight": tree(base=10)}, "the cache has 12 slots, not those from 0 to 12"),
-        ({"sight": tree(length=7)}, "lengths are from 0 to 6, not from 7 to 7"),
-        ({"sight": tree(length=-1)}, "lengths are from 0"),
-        ({"sight": tree(nodes=2)}, r"what nodes see is bool \[2, 3, 3\]"),
-        ({"sight": mask(place=12)}, "places are from 0 to 11, not from 12 to 12"),
-        ({"sight": listed(place=12)}, "places are from 0 to 11, not from 12 to 12"),
-        ({"sight": listed(slot=5)}, "listed slots are from 0 to 5, not from"),
+        ({"visibility": tree(base=10)}, "the cache has 12 slots, not those from 0 to 12"),
+        ({"visibility": tree(length=7)}, "lengths are from 0 to 6, not from 7 to 7"),
+        ({"visibility": tree(length=-1)}, "lengths are from 0"),
+        ({"visibility": tree(nodes=2)}, r"what nodes see is bool \[2, 3, 3\]"),
+        ({"visibility": mask(place=12)}, "places are from 0 to 11, not from 12 to 12"),
+        ({"visibility": listed(place=12)}, "places are from 0 to 11, not from 12 to 12"),
+        ({"visibility": listed(slot=5)}, "listed slots are from 0 to 5, not from"),
         ({"positions": torch.full((2, 3), -1)}, "positions are from 0"),
         ({"positions": torch.zeros(2, 3, dtype=torch.int32)}, "positions are int64"),
         ({"positions": torch.zeros(2, 2, dtype=torch.int64)}, r"positions are int64 \[2, 3\]"),
@@ -53,7 +53,7 @@ def listed(place=0, slot=4):
 )
 def test_what_native_code_would_read_beyond_is_refused(changes, message):
     packed = packed_layers(4, 2, 16)
-    given = {"hidden": torch.zeros(2, 3, 288), "positions": torch.zeros(2, 3, dtype=torch.int64), "sight": tree()}
+    given = {"hidden": torch.zeros(2, 3, 288), "positions": torch.zeros(2, 3, dtype=torch.int64), "visibility": tree()}
     cache = slots_for(packed, 3, 12)
     packed.run(**given, cache=cache)
     before = cache.tensor.clone()

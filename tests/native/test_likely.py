@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from specframe.native.argmax import likely, rank
 from specframe.native.build import load_native
-from specframe.native.screen import likely, rank
 
 
 @pytest.mark.parametrize("width", [1, 5, 16, 127, 128, 129, 4096, 49_152])

@@ -93,7 +93,7 @@ def test_open_begins_a_session_and_bind_ends_it() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("make", [Medusa, lambda: Hydra(layers=2)])
-def test_rows_that_are_admitted_later_stand_behind_the_others(make) -> None:
+def test_rows_that_are_admitted_later_stand_after_the_others(make) -> None:
     drafter, alone = make(), make()
     session = GivenSession.random(3, VOCAB, SIZE)
     for each in (drafter, alone):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import TokenTree
-from specframe.native.sight import Causal, Mask, Tree
-from specframe.neural.ledger import Rows
+from specframe.native.visibility import Causal, Mask, Tree
 from specframe.neural.recurrent import Ancestry, HybridCache, RecurrentStates
+from specframe.neural.slot_map import SlotMap
 
 
 @st.composite
@@ -68,10 +68,10 @@ def test_a_commit_moves_the_window_along_the_accepted_path(parent, width, data):
     states.commit(taken)
     for row, path in enumerate(taken):
         before = [0.0] * (width - 1) + texts[row, 0, : lengths[row]].tolist()
-        assert wide[row, 0, : width - 1].tolist() == before[-(width - 1) :], "the tree's inputs stand behind the text"
+        assert wide[row, 0, : width - 1].tolist() == before[-(width - 1) :], "the tree's inputs follow the text"
         after = before + [float(drafted[row, 0, node]) for node in path]
         assert states.layer(0).windows[0][row, 0].tolist() == after[-(width - 1) :]
-    assert not states.layer(0).inputs, "nothing is pending behind a commit"
+    assert not states.layer(0).inputs, "nothing is pending after a commit"
 
 
 def test_rows_move_and_are_copied_with_all_that_is_theirs():
@@ -102,7 +102,7 @@ def test_a_text_begins_with_nothing_whatever_its_row_held():
 
 
 def test_nothing_of_a_recurrent_memory_can_be_dropped():
-    rows = Rows(HybridCache(1, 4, 1), rooted=False)
+    rows = SlotMap(HybridCache(1, 4, 1), rooted=False)
     rows.join(torch.tensor([3]), [3])
     with pytest.raises(CompositionError, match="none can be dropped"):
         rows.before(1)

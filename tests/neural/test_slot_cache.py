@@ -43,7 +43,7 @@ def test_rows_can_write_at_slots_of_their_own():
 
 
 def test_both_addressings_take_keys_and_values_of_unlike_dtypes():
-    """Autocast makes values half precision, and leaves keys behind a rotary embedding as they are."""
+    """Autocast makes values half precision, and leaves keys after a rotary embedding as they are."""
     keys, values = states(2, 1, 2, 3), states(2, 1, 2, 3).bfloat16()
     for slots in (3, torch.arange(3, 5).expand(2, 2)):
         cache = SlotCache(1, 6)

@@ -61,7 +61,7 @@ def project(request, tmp_path, monkeypatch) -> Path:
 
 
 def install(folder: Path) -> None:
-    """Files that pip would leave behind: the metadata by which plugins are found."""
+    """Files that pip would leave over: the metadata by which plugins are found."""
     about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     points = "".join(
         f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())

@@ -87,7 +87,7 @@ def test_what_is_learnt_is_what_the_target_would_teach(batch, temperature, monke
 
 
 def test_it_learns_from_rejections_alone(monkeypatch) -> None:
-    """A position counts when tokens were drafted behind it and none of them was accepted."""
+    """A position counts when tokens were drafted after it and none of them was accepted."""
     seen: list[specframe.plugin.Teacher] = []
     made = Transcript.teacher
     monkeypatch.setattr(Transcript, "teacher", lambda self, length: seen.append(made(self, length)) or seen[-1])
@@ -116,7 +116,7 @@ def test_more_is_accepted_and_the_text_stays(batch) -> None:
     after = composed.generate(PROMPTS)
     assert before.tokens == after.tokens == plain.tokens
     assert after.acceptance.tau > before.acceptance.tau + 0.1
-    assert online.learner is not None and {entry["kept"] for entry in online.learner.ledger.history} >= {1.0}
+    assert online.learner is not None and {entry["kept"] for entry in online.learner.run_state.history} >= {1.0}
 
 
 def test_the_sampled_text_stays_under_match() -> None:
@@ -157,7 +157,7 @@ def test_an_update_that_hurts_is_undone() -> None:
     before = weights(online)
     composed.generate(PROMPTS)
     assert online.learner is not None
-    history = online.learner.ledger.history
+    history = online.learner.run_state.history
     assert len(history) >= 4 and {entry["kept"] for entry in history} == {0.0}
     assert all(entry["held_after"] < entry["held_before"] for entry in history)
     assert same(before, weights(online))
@@ -166,7 +166,7 @@ def test_an_update_that_hurts_is_undone() -> None:
 def test_without_a_guard_it_is_kept_unless_it_is_not_finite() -> None:
     online = Online(drafter=drafter(), every=1, held=0, lr=30.0)
     pipeline(online).generate(PROMPTS[:2])
-    assert online.learner is not None and online.learner.ledger.history[0]["kept"]
+    assert online.learner is not None and online.learner.run_state.history[0]["kept"]
 
     class Infinite(ReverseKL):
         def __call__(self, student, teacher):
@@ -176,7 +176,9 @@ def test_without_a_guard_it_is_kept_unless_it_is_not_finite() -> None:
     composed = pipeline(online)
     before = weights(online)
     composed.generate(PROMPTS[:2])
-    assert online.learner is not None and not online.learner.ledger.history[0]["kept"] and same(before, weights(online))
+    assert (
+        online.learner is not None and not online.learner.run_state.history[0]["kept"] and same(before, weights(online))
+    )
 
 
 def learning_one(out: Path | None, **options) -> Online:
@@ -219,7 +221,7 @@ def test_a_drafter_in_half_precision_learns_in_float32(tmp_path) -> None:
     composed = pipeline(first)
     before = weights(first)
     composed.generate(PROMPTS[:4])
-    assert first.learner is not None and first.learner.ledger.step == 2
+    assert first.learner is not None and first.learner.run_state.step == 2
     masters = {name: value.clone() for name, value in first.learner.master.state_dict().items()}
     moved = [not torch.equal(masters[name], before[name].float()) for name in masters]
     assert any(moved) and all(value.dtype == torch.float32 for value in masters.values())

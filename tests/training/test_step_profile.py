@@ -1,4 +1,4 @@
-"""A profile of training steps: it counts steps, tokens and operations, and leaves nothing behind."""
+"""A profile of training steps: it counts steps, tokens and operations, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def trainer(make_target, make_drafter, tokenizer, settings):
     return start
 
 
-def test_steps_behind_the_warm_ones_are_profiled_and_nothing_is_saved(trainer, settings):
+def test_steps_after_the_warm_ones_are_profiled_and_nothing_is_saved(trainer, settings):
     with trainer(10) as started:
         found = profile_steps(started, 3)
         sizes = [int(started.taught.texts.counts[started.order.at(step)].sum()) for step in range(WARM, WARM + 3)]
@@ -38,7 +38,7 @@ def test_only_steps_that_are_left_are_profiled(trainer):
     with trainer(1) as started:
         assert profile_steps(started, 5).steps == 1
     with trainer(1) as started:
-        started.ledger.step = 1
+        started.run_state.step = 1
         with pytest.raises(InputError, match="no step left"):
             profile_steps(started, 1)
 

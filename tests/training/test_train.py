@@ -365,7 +365,7 @@ def test_evaluate_s_tau_chooses_the_best(run, settings):
 
 
 def test_a_step_shows_in_every_weight_s_version(run, settings):
-    """A drafter in few bits is rounded anew, at a validation, where versions of its weights say that they changed."""
+    """A quantized drafter is rounded anew, at a validation, where versions of its weights say that they changed."""
     drafter, go = run(replace(settings, validate_every=2))
     seen = []
 

@@ -60,7 +60,7 @@ def test_what_learns_is_not_run_for_a_trial():
     assert len(fastest(pipeline, PROMPTS, rate)) == 1 and tried == [(8, False), (16, False)]
 
 
-def test_a_rate_is_that_of_the_tokens_behind_the_first(pipeline):
+def test_a_rate_is_that_of_the_tokens_after_the_first(pipeline):
     assert decoding_rate(pipeline, PROMPTS[:3]) > 0
 
 

@@ -35,7 +35,7 @@ SECTION = "{use: eagle, fusion: gated, layers: 2}"
 LOSSES = "[{use: feature-regression, weight: 1.0}, {use: cross-entropy, weight: 0.1}]"
 
 
-class Behind(Eagle):
+class After(Eagle):
     """A drafter that gets the newest features of the cycle before: the mistake of a copy that is read too early."""
 
     last: Mapping[str, Tensor] | None = None
@@ -63,7 +63,7 @@ def sessions(rows: int) -> GivenSession:
 
 @pytest.mark.parametrize("options", [{"fusion": "gated"}, texts.DOVETAIL])
 def test_features_of_the_cycle_before_are_found_out(options: dict[str, object]) -> None:
-    drafter = Behind(**options)
+    drafter = After(**options)
     drafter.bind(texts.target())
     shake(drafter.module, seed=2)
     with pytest.raises(AssertionError):

@@ -177,11 +177,11 @@ def test_each_drafter_refuses_the_other_s_checkpoints(tmp_path: Path) -> None:
         assert (tmp_path / folder).is_dir()
 
 
-def test_a_draft_vocabulary_of_the_recipe_is_named_where_it_stays_behind() -> None:
+def test_a_draft_vocabulary_of_the_recipe_is_named_where_it_is_left_out() -> None:
     drafter = Eagle(bias=False, head=Trimmed(keep=4))
     drafter.bind(texts.target(dtype=torch.float32))
     shake(drafter.module)
-    assert "draft vocabulary of 4 tokens stays behind" in dict(drafter.export("vllm").checklist)["LM head"]
+    assert "draft vocabulary of 4 tokens is left out" in dict(drafter.export("vllm").checklist)["LM head"]
 
 
 @pytest.mark.parametrize("form", ["vllm", "sglang", "speculators", "eagle"])

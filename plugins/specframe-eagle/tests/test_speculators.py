@@ -56,7 +56,7 @@ def compare(drafter: Eagle3, model: Any) -> None:
     teacher = random_teacher(drafter.target, 1, 12)
     taps = torch.cat([teacher.features[tap] for tap in drafter.spec.taps], -1)[0, :-1]
     wanted, found = theirs(model, taps, teacher.tokens[0, 1:]), ours(drafter, teacher)
-    for step in range(STEPS):  # behind the text's end they go on with token 0, and nothing is scored
+    for step in range(STEPS):  # after the text's end they go on with token 0, and nothing is scored
         end = 11 - step
         torch.testing.assert_close(found[step, :end], wanted[step, :end], rtol=1e-5, atol=1e-5)
 

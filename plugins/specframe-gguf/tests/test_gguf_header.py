@@ -53,7 +53,7 @@ def test_a_file_cut_short_anywhere_is_one_line(share, file, tmp_path):
 
 def test_the_last_byte_counts(file, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:-40])
-    assert "behind the file's end" in refusal(tmp_path / "cut.gguf")
+    assert "after the file's end" in refusal(tmp_path / "cut.gguf")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -42,7 +42,7 @@ OTHERS = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
 }
-"""Architectures with biases, norms of queries and keys, norms behind the parts, caps and windows."""
+"""Architectures with biases, norms of queries and keys, norms after the parts, caps and windows."""
 
 
 @pytest.mark.parametrize("architecture", OTHERS)

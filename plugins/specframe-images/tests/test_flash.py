@@ -100,11 +100,11 @@ class Asked(Chain):
 
 @torch.no_grad()
 def learnt(drafter: Flash, features: Tensor, tokens: Tensor, drafted: Tensor) -> list[Tensor]:
-    """The logits [K, V] of every pass of a draft behind a text, as training computes them along what it reads."""
+    """The logits [K, V] of every pass of a draft after a text, as training computes them along what it reads."""
     found, k = [], drafter.levels
     for level in range(0, len(drafted), k):
-        behind = torch.cat([tokens, drafted[:level]])[None]
-        predicted = drafter.unroll(features[None], torch.nn.functional.pad(behind, (0, k - 1)))
+        later = torch.cat([tokens, drafted[:level]])[None]
+        predicted = drafter.unroll(features[None], torch.nn.functional.pad(later, (0, k - 1)))
         found.append(drafter.read(predicted)[0, -1])
         assert predicted.features is not None
         features = torch.cat([features, predicted.features[0, -1]])
@@ -133,7 +133,7 @@ def differences(target: HFTarget, drafter: Flash, cycles: int = 4) -> list[float
 
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
-def test_what_it_learns_behind_an_image_is_what_it_drafts_by(target: HFTarget, levels: int) -> None:
+def test_what_it_learns_after_an_image_is_what_it_drafts_by(target: HFTarget, levels: int) -> None:
     assert max(differences(target, bound(target, levels))) < CLOSE
 
 
@@ -165,7 +165,7 @@ def test_the_drafts_first_token_is_what_training_scores(target: HFTarget) -> Non
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_behind_texts_proposals_are_the_literal_forwards(levels: int) -> None:
+def test_after_texts_proposals_are_the_literal_forwards(levels: int) -> None:
     blind = tiny_target(vocab=11, size=8, dtype=torch.float64)
     drafter = bound(blind, levels)
 
@@ -177,7 +177,7 @@ def test_behind_texts_proposals_are_the_literal_forwards(levels: int) -> None:
     check_proposals(drafter, partial(GivenSession.random, vocab=11, size=8, seed=0, dtype=torch.float64), wanted)
 
 
-def test_texts_behind_images_are_generates(target: HFTarget) -> None:
+def test_texts_after_images_are_generates(target: HFTarget) -> None:
     requests = [prompt(target.model, seed, before=seed) for seed in (1, 2, 3)]
     tree = Fixed(paths=["0", "1", "0.0", "0.1", "0.0.0"])
     session = Session(Parts(target, bound(target), tree, Match()), 2, 64)

@@ -1,4 +1,4 @@
-"""MSD's drafter: EAGLE's behind a text, an image's own embeddings behind an image, in training as in decoding."""
+"""MSD's drafter: EAGLE's after a text, an image's own embeddings after an image, in training as in decoding."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_tap_has_the_projected_image_at_its_parts_and_nothing_elsewhere(targ
     assert not target.teach(text, torch.ones_like(text, dtype=torch.bool)).features[IMAGES].any()
 
 
-def test_behind_a_text_it_is_eagles_network(target: HFTarget) -> None:
+def test_after_a_text_it_is_eagles_network(target: HFTarget) -> None:
     ours, eagle = bound(target), Eagle()
     eagle.bind(target)
     eagle.network.fc.load_state_dict(ours.network.fc.state_dict())
@@ -104,7 +104,7 @@ class Asked(Chain):
         return super().grow(ask, root, context)
 
 
-def test_what_it_learns_behind_an_image_is_what_it_drafts_by(target: HFTarget) -> None:
+def test_what_it_learns_after_an_image_is_what_it_drafts_by(target: HFTarget) -> None:
     """Two rows with unlike images: the prediction below the root, and along the same texts in training."""
     drafter, tree = bound(target), Asked(depth=1)
     requests = [prompt(target.model, seed, after=seed + 2) for seed in (1, 2)]
@@ -119,7 +119,7 @@ def test_what_it_learns_behind_an_image_is_what_it_drafts_by(target: HFTarget) -
             assert torch.allclose(tree.logits[row], learnt, atol=1e-9)
 
 
-def test_texts_behind_images_are_generates(target: HFTarget) -> None:
+def test_texts_after_images_are_generates(target: HFTarget) -> None:
     requests = [prompt(target.model, seed, before=seed) for seed in (1, 2, 3)]
     session = Session(Parts(target, bound(target), Chain(depth=3), Match()), 3, 64)
     rows = session.admit(requests)

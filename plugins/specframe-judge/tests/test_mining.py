@@ -51,7 +51,7 @@ def mined(most=20, batch=3, seed=0, given=None):
 
 
 def test_a_label_is_the_check_of_the_finished_text():
-    """Every label is found again by plain decoding behind its token."""
+    """Every label is found again by plain decoding after its token."""
     plain, count = pipeline(1).plain(), {True: 0, False: 0}
     for number, labels in mined(given=problems(16)).items():
         text = plain.generate([prompt(number)]).tokens[0]

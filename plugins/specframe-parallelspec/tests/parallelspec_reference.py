@@ -10,7 +10,7 @@ from specframe_parallelspec.drafter import ParallelSpec
 
 
 def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
-    """Predictions of the group behind the pairs features [n, D], tokens [n], one member after the other: [1 + K, D].
+    """Predictions of the group after the pairs features [n, D], tokens [n], one member after the other: [1 + K, D].
 
     Section 4.1: the sequence, then [MASK] 1 .. [MASK] k; the last of them predicts.
     """

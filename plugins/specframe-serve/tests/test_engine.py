@@ -80,7 +80,7 @@ def test_a_drafter_that_learns_while_it_serves_changes_no_text():
     with Serving(pipeline) as serving, ThreadPoolExecutor(5) as pool:
         found = list(pool.map(lambda fields: serving.complete(**fields).json()["choices"][0]["text"], asked))
     assert found == wanted
-    assert online.learner is not None and online.learner.ledger.step >= 3
+    assert online.learner is not None and online.learner.run_state.step >= 3
 
 
 def test_a_full_disk_under_a_store_that_remembers_fails_no_request(tmp_path, monkeypatch, caplog):

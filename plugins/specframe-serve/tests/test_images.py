@@ -30,7 +30,7 @@ def data_url(file):
     return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
 
 
-def test_an_answer_behind_an_image_is_that_of_a_run(pipeline, photos):
+def test_an_answer_after_an_image_is_that_of_a_run(pipeline, photos):
     wanted = [pipeline.generate("What is it?", images=[photo]).texts[0] for photo in photos]
     with Serving(pipeline) as serving:
         replies = [serving.chat(messages=asked(data_url(photo)), temperature=0.0).json() for photo in photos]

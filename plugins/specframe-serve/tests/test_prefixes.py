@@ -119,7 +119,7 @@ def test_the_bound_is_kept_and_the_least_recently_used_text_goes(pipeline):
         assert LEAST * size // 49 <= serving.engine._prefixes.bytes <= size // 2, "of a long text, its beginning"
 
 
-def test_a_short_turn_of_a_long_conversation_does_not_wait_behind_a_long_prompt(pipeline, monkeypatch):
+def test_a_short_turn_of_a_long_conversation_does_not_wait_after_a_long_prompt(pipeline, monkeypatch):
     with Serving(pipeline, prefill=16, context=400) as serving, ThreadPoolExecutor(2) as pool:
         known = SYSTEM + ask(serving, SYSTEM)[0]
         pieces = []
@@ -171,7 +171,7 @@ def test_prompts_with_known_beginnings_of_almost_one_length_are_read_together(dr
         assert counts(serving)[1] - hits == 3 * (len(SYSTEM) - 5), "of one, a few tokens are read again"
 
 
-def test_choices_are_read_together_behind_the_first(pipeline, monkeypatch):
+def test_choices_are_read_together_after_the_first(pipeline, monkeypatch):
     with Serving(pipeline, slots=6) as serving:
         _, groups = read_together(serving, monkeypatch, ["e" * 40], n=5)
     assert groups == [(1,), (4, 39)]

@@ -103,7 +103,7 @@ def test_lengths_are_those_of_the_rows_that_stay(costs):
     assert [text.length for text in policy._texts.rows] == [10, 6]
 
 
-def test_long_prompts_of_short_answers_are_not_drafted_behind(tmp_path):
+def test_long_prompts_of_short_answers_are_not_drafted_after(tmp_path):
     """A token of a prompt takes half a second, a cycle ten: reading a prompt of 100 is worth five cycles."""
     policy = Goodput(costs=[write(tmp_path, 2, read_seconds=0.5)], depth=DEPTH)
     free = Goodput(costs=[write(tmp_path, 2)], depth=DEPTH)

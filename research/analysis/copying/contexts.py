@@ -128,7 +128,7 @@ def replay(pipeline: specframe.Pipeline, text: Mapping[str, Any]) -> tuple[int, 
 
 
 def _commit(tokens: Sequence[int], features: Mapping[str, Tensor], start: int, end: int, prompt: int = 0) -> Committed:
-    """The tokens behind `start`, up to `end`, each with the features of the token before."""
+    """The tokens after `start`, up to `end`, each with the features of the token before."""
     new = torch.tensor([tokens[start + 1 : end + 1]])
     pairs = {tap: values[None, start:end] for tap, values in features.items()}
     prompts = Prompts(torch.tensor([tokens[:prompt]]), torch.tensor([prompt])) if prompt else None

@@ -21,7 +21,7 @@ from specframe.sampling.random import SeededRandom
 
 
 def replay(drafter: Drafter, prompt: list[int], answer: list[int]) -> int:
-    """The cycles that a drafter needs behind the answer's first token, which the prompt's forward pass gives."""
+    """The cycles that a drafter needs after the answer's first token, which the prompt's forward pass gives."""
     text = [*prompt, *answer]
     drafter.open(1, 2 * len(text))
     begun = torch.tensor([text[1 : len(prompt) + 1]])

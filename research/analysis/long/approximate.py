@@ -39,8 +39,8 @@ FASTDRAFT = {"use": "model", "weights": "zoo://smollm2-135m-fastdraft"}
 CHAIN = {"use": "chain", "depth": 4}
 DRAFTERS: dict[str, dict[str, Any]] = {
     "plain": {"use": "none"},
-    "window": {"use": "self", "sight": {"use": "window", "sinks": 4, "recent": 1020}},
-    "chunks": {"use": "self", "sight": {"use": "chunks", "budget": 1024, "every": 16}},
+    "window": {"use": "self", "kv_selection": {"use": "window", "sinks": 4, "recent": 1020}},
+    "chunks": {"use": "self", "kv_selection": {"use": "chunks", "budget": 1024, "every": 16}},
     "excerpt, bm25": {"use": "excerpt", "tokens": 1024, "drafter": COPY},
     "excerpt, specpc by FastDraft": {
         "use": "excerpt",

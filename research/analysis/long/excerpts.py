@@ -1,6 +1,6 @@
 """Tau of drafts from an excerpt, a window, chunks: ``python research/analysis/long/excerpts.py QUESTIONS``.
 
-QUESTIONS is Spec-Bench's question.jsonl: each question that has a passage is put behind some twenty other passages. The
+QUESTIONS is Spec-Bench's question.jsonl: each question that has a passage is put after some twenty other passages. The
 other prompts are modules of Python's standard library, with a request to rewrite a part. Nothing is timed: tau does not
 depend on the machine's load.
 """
@@ -41,13 +41,13 @@ DRAFTERS: dict[str, dict[str, Any]] = {
         "select": {"use": "specpc", "drafter": {"use": "model", "weights": "zoo://fastdraft"}},
         "drafter": {"use": "model", "model": "zoo://smollm2-135m", "quantize": "int4"},
     },
-    "window": {"use": "self", "sight": {"use": "window", "sinks": 4, "recent": BUDGET - 4}},
-    "chunks": {"use": "self", "sight": {"use": "chunks", "budget": BUDGET, "every": 16}},
+    "window": {"use": "self", "kv_selection": {"use": "window", "sinks": 4, "recent": BUDGET - 4}},
+    "chunks": {"use": "self", "kv_selection": {"use": "chunks", "budget": BUDGET, "every": 16}},
 }
 
 
 def questions(file: Path, tokenizer: Any, count: int) -> Iterator[str]:
-    """Yields questions behind their passage, which stands at a random place among others."""
+    """Yields questions after their passage, which stands at a random place among others."""
     records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     texts = [record["turns"][0].rpartition("\n") for record in records if record["category"] == "rag"]
     dice = Random(0)

@@ -26,11 +26,11 @@ import specframe
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Session
 from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
-from specframe.neural.planes import PlaneCache
+from specframe.neural.split_int8 import SplitInt8Cache
 
 FORMS = (None, "bfloat16", "int8")
-WINDOW = {"use": "self", "sight": {"use": "window", "sinks": 4, "recent": 508}}
-UPPER = {"use": "self", "quantize": "int4", "sight": {"use": "upper"}}
+WINDOW = {"use": "self", "kv_selection": {"use": "window", "sinks": 4, "recent": 508}}
+UPPER = {"use": "self", "quantize": "int4", "kv_selection": {"use": "upper"}}
 DRAFTS: dict[str, tuple[Any, int]] = {
     "window": (WINDOW, 4),
     "int4, window": (WINDOW | {"quantize": "int4"}, 4),
@@ -78,10 +78,10 @@ def read(found: Found, tokens: list[int]) -> tuple[KnownPrefix | None, Tensor]:
     found.losses.append(float(torch.nn.functional.cross_entropy(logits, text[0, -judged:])))
     target.commit(tree, Verdict(tree.tokens[:, :0], torch.tensor([0]), scores.logits[:, 0].argmax(-1)))
     count = len(tokens) - 1
-    if isinstance(cache := target._state.cache, PlaneCache):
+    if isinstance(cache := target._state.cache, SplitInt8Cache):
         stored = cache.stored
         assert stored is not None
-        kept = (stored.planes, stored.key_scales, stored.value_scales)
+        kept = (stored.codes, stored.key_scales, stored.value_scales)
         found.bytes = sum(part.nbytes for part in kept) // cache.capacity
         return None, logits.argmax(-1)
     memory = target.memory().copy(0, count)
@@ -91,7 +91,7 @@ def read(found: Found, tokens: list[int]) -> tuple[KnownPrefix | None, Tensor]:
 
 
 def step(found: Found, tokens: list[int], prefix: KnownPrefix | None) -> None:
-    """Times plain steps behind a prompt, or on from where the target is."""
+    """Times plain steps after a prompt, or on from where the target is."""
     target = found.pipelines["plain"].parts.target
     nothing = torch.tensor([0])
     root = torch.tensor([tokens[-1]])
@@ -108,7 +108,7 @@ def step(found: Found, tokens: list[int], prefix: KnownPrefix | None) -> None:
 
 
 def decode(pipeline: Any, tokens: list[int], prefix: KnownPrefix | None) -> tuple[list[int], float, float]:
-    """The text, tau, and the seconds of its cycles behind the first."""
+    """The text, tau, and the seconds of its cycles after the first."""
     cycles: list[float] = []
     session = Session(pipeline.parts, 1, 8192, watch=lambda cycle: cycles.append(process_time()))
     (entry,) = session.run([Request(tokens=tokens, max_new_tokens=TOKENS, prefix=prefix)])

@@ -1,9 +1,9 @@
 """Targets that keep a part of a prompt's keys and values: ``python research/analysis/long/kept.py QUESTIONS LENGTH``.
 
 QUESTIONS is Spec-Bench's question.jsonl, LENGTH the most tokens of a prompt, as `approximate.py` makes them. Each
-prompt is read once by the full target; then every sight drops what it does not choose, as the option `keep` of a target
-does, and plain decoding goes on from there. *Agreement* is the share of places of the full target's text where both
-have the same first choice. Times are those of the processor on one thread, so the shares of other programs on the
+prompt is read once by the full target; then every KV selection drops what it does not choose, as the option `keep` of a
+target does, and plain decoding goes on from there. *Agreement* is the share of places of the full target's text where
+both have the same first choice. Times are those of the processor on one thread, so the shares of other programs on the
 machine do not count, but their use of its memory does; agreement and answers depend on none.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from approximate import FASTDRAFT, NEW, TARGET, compose, is_right, long_prompts
-from sights import begin
+from selections import begin
 from torch import Tensor
 
 import specframe
@@ -30,7 +30,7 @@ from specframe.kernel.types import Committed, Prompts, TokenTree
 from specframe.sampling.greedy import follow_argmax
 
 BUDGETS = (512, 1024)
-SIGHTS: dict[str, Any] = {
+SELECTIONS: dict[str, Any] = {
     "window": lambda budget: {"use": "window", "sinks": 4, "recent": budget - 4},
     "snapkv": lambda budget: {"use": "snapkv", "budget": budget},
     "speckv by the target": lambda budget: {"use": "speckv", "budget": budget},
@@ -39,7 +39,7 @@ SIGHTS: dict[str, Any] = {
 
 
 class Reading:
-    """A prompt that the full target has read, to be shortened by one sight after another."""
+    """A prompt that the full target has read, to be shortened by one KV selection after another."""
 
     def __init__(self, pipeline: specframe.Pipeline, row: Sequence[int]) -> None:
         self.target: Any = pipeline.parts.target
@@ -48,19 +48,19 @@ class Reading:
         rows = self.target.memory()
         self._whole = rows.memory.every[:, :, :, : len(row)].clone()
 
-    def shorten(self, sight: Any) -> float:
-        """Keeps what a sight chooses, or everything without one; returns the seconds that it took."""
+    def shorten(self, kv_selection: Any) -> float:
+        """Keeps what a KV selection chooses, or everything without one; returns the seconds that it took."""
         state, count = self.target._running(), torch.tensor([len(self.row)])
         state.rows.memory.every[:, :, :, : len(self.row)] = self._whole
         state.rows.offset = None
         state.rows.fill(count, [len(self.row)])
         state.rows.show(self.begun.queries)
         begun = process_time()
-        if sight is not None:
+        if kv_selection is not None:
             prompts = Prompts(torch.tensor([[*self.row]]), count)
             given = self.begun.committed
             new = Committed(given.tokens, given.count, {}, given.root, prompts)
-            kept.shorten(state, self.target.forward, sight, new, self.target.context)
+            kept.shorten(state, self.target.forward, kv_selection, new, self.target.context)
         return process_time() - begun
 
     def agreement(self, text: Sequence[int]) -> float:
@@ -81,14 +81,14 @@ class Reading:
         return text, (process_time() - begun) / max(1, len(text) - 1)
 
 
-def sights_for(target: Any) -> dict[str, Any]:
-    """The sights of each budget, ready to choose for a target."""
+def selections_for(target: Any) -> dict[str, Any]:
+    """The KV selections of each budget, ready to choose for a target."""
     found = {}
     for budget in BUDGETS:
-        for name, options in SIGHTS.items():
-            part = specframe.compose(target=target.full(), drafter={"use": "self", "sight": options(budget)},
+        for name, options in SELECTIONS.items():
+            part = specframe.compose(target=target.full(), drafter={"use": "self", "kv_selection": options(budget)},
                                      tree={"use": "chain", "depth": 1}, verifier={"use": "match"})  # fmt: skip
-            found[f"{name}, {budget}"] = part.parts.drafter.sight
+            found[f"{name}, {budget}"] = part.parts.drafter.kv_selection
     return found
 
 
@@ -102,15 +102,15 @@ def main() -> None:
     torch.set_num_threads(1)
     plain = compose(TARGET, {"use": "none"})
     target: Any = plain.parts.target
-    sights = {"plain": None, **sights_for(target)}
+    selections = {"plain": None, **selections_for(target)}
     target._taps.request_queries()
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for prompt, answers in long_prompts(given.questions, plain.tokenizer, given.length, given.count):
         with torch.inference_mode():
             reading = Reading(plain, plain.encode(prompt))
             whole: list[int] = []
-            for name, sight in sights.items():
-                once = reading.begun.seconds + reading.shorten(sight)
+            for name, kv_selection in selections.items():
+                once = reading.begun.seconds + reading.shorten(kv_selection)
                 same = reading.agreement(whole) if whole else 1.0
                 text, token = reading.text()
                 whole = whole or text

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import specframe
 from specframe.components.targets.hf import HFTarget
+from specframe.native.argmax import BoundedHead
 from specframe.native.linear import QuantizedLinear
-from specframe.native.screen import Screen
 from specframe.recipes.zoo import data_file
 from specframe.sampling.laws import first_argmax
 
@@ -40,13 +40,13 @@ def main() -> None:
     target = HFTarget(model="zoo://smollm2-135m", dtype="bfloat16", native=True)
     head = target.forward.head
     assert isinstance(head, QuantizedLinear)
-    rows, screen = states(target, parser.parse_args().texts), Screen(head)
-    exact, copied = head.product(rows), screen.copy.product(rows)  # [T, V]
-    bounds = screen.bounds(rows)
+    rows, bounded = states(target, parser.parse_args().texts), BoundedHead(head)
+    exact, copied = head.product(rows), bounded.copy.product(rows)  # [T, V]
+    bounds = bounded.bounds(rows)
     left = (copied + bounds >= (copied - bounds).amax(1, keepdim=True)).sum(1).float()
     print(f"{len(rows)} positions of {head.out_features} tokens (specframe {specframe.__version__})")
     print(f"left: {left.median():.0f} in the median, {left.mean():.1f} in the mean, {left.max():.0f} at the most")
-    print(f"the likeliest token: {int((screen.likeliest(rows) == first_argmax(exact)).sum())} of {len(rows)}")
+    print(f"the likeliest token: {int((bounded.argmax(rows) == first_argmax(exact)).sum())} of {len(rows)}")
     print(f"largest error as a share of its bound: {((exact - copied).abs() / bounds).max():.2f}")
 
 

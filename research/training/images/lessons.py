@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 PATCH, PARTS = 8, 64
 MARK = "<image>"
 PADDING, WIDTH = 2, 32
-"""The token behind a row's end, and what its width is a multiple of, so that shapes repeat."""
+"""The token after a row's end, and what its width is a multiple of, so that shapes repeat."""
 HELD_OUT = 10**9
 """The first seed of held-out pictures; a training picture's seed is its number."""
 Arrays = dict[str, np.ndarray]
@@ -37,7 +37,7 @@ class Writer:
         return found
 
     def write(self, turns: Sequence[Question]) -> tuple[list[int], list[int]]:
-        """Return a conversation's tokens behind an image, and its labels: the answers, -100 elsewhere."""
+        """Return a conversation's tokens after an image, and its labels: the answers, -100 elsewhere."""
         start, user, assistant, end, mark = self._special
         tokens, labels = [start, user, *[mark] * PARTS], [-100] * (PARTS + 2)
         for number, turn in enumerate(turns):

@@ -1,4 +1,4 @@
-"""The model see-8m: talk-7m behind a small vision transformer, what is trained of it, and the files that it makes."""
+"""The model see-8m: talk-7m after a small vision transformer, what is trained of it, and the files that it makes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def look(model: LlavaForConditionalGeneration, pictures: Tensor) -> Tensor:
 
 
 def read(model: LlavaForConditionalGeneration, given: dict[str, Tensor]) -> Tensor:
-    """Return the logits at the places that are asked for, [M, V]; the image stands behind the row's first two tokens.
+    """Return the logits at the places that are asked for, [M, V]; the image follows the row's first two tokens.
 
     Rows are padded at their end, so that causal attention needs no other mask.
     """

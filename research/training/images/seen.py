@@ -35,7 +35,7 @@ def asked(seed: int) -> tuple[Image.Image, list[str]]:
 
 
 def answers(pipeline: specframe.Pipeline, given: list[tuple[Image.Image, list[str]]]) -> list[Chat]:
-    """Return the conversations, each question answered behind the answers before it; one that does not end is empty."""
+    """Return the conversations, each question answered after the answers before it; one that does not end is empty."""
     chats: list[Chat] = [[] for _ in given]
     endless = set()
     for turn in range(max(len(questions) for _, questions in given)):
@@ -44,7 +44,7 @@ def answers(pipeline: specframe.Pipeline, given: list[tuple[Image.Image, list[st
         for i in live:
             picture, questions = given[i]
             chats[i].append({"role": "user", "content": questions[turn]})
-            rows.append(pipeline.encode_turns(behind(picture, chats[i])))
+            rows.append(pipeline.encode_turns(after(picture, chats[i])))
         found = pipeline.generate(rows)
         for i, text, tokens in zip(live, found.texts, found.tokens, strict=True):
             chats[i].append({"role": "assistant", "content": text})
@@ -53,7 +53,7 @@ def answers(pipeline: specframe.Pipeline, given: list[tuple[Image.Image, list[st
     return [[] if i in endless else chat for i, chat in enumerate(chats)]
 
 
-def behind(picture: Image.Image, chat: Chat) -> list[dict[str, Any]]:
+def after(picture: Image.Image, chat: Chat) -> list[dict[str, Any]]:
     """Return a conversation with the picture in its first turn."""
     first = [{"type": "image", "image": picture}, {"type": "text", "text": chat[0]["content"]}]
     return [{"role": "user", "content": first}, *chat[1:]]

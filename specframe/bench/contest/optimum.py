@@ -61,7 +61,7 @@ def best_at_root(draft: TokenTree, p: Tensor) -> Tensor:
 
 
 def _best(draft: TokenTree, row: int, children: Tensor, p: Tensor) -> Tensor:
-    """The same for the children [k] of one row's root, whose law is p [V]."""
+    """The optimum for the children [k] of one row's root, whose law is p [V]."""
     fixed = draft.draw[row, children] == Draw.TOP
     top = draft.tokens[row, children[fixed]].unique()
     p = p.double()

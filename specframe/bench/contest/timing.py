@@ -24,7 +24,7 @@ class Timed:
     start: float
     """Start time by `time.perf_counter()`, as arrivals are."""
     began: float
-    """The same moment in seconds since 1970."""
+    """Start time in seconds since 1970."""
     seconds: float
     peak_memory_bytes: int | None = None
 
@@ -43,7 +43,7 @@ def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: i
 
 
 def time_with_memory(contestant: Contestant, rows: Sequence[Sequence[int]], seed: int, device: torch.device) -> Timed:
-    """The same with the peak of memory, for which the mark of the whole process is lowered first."""
+    """The outcome with its time and peak of memory, for which the mark of the whole process is lowered first."""
     gc.collect()
     peak = Peak(device)
     peak.reset()

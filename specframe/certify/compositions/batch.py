@@ -25,7 +25,7 @@ from specframe.sampling.random import SeededRandom
 WATCHED = -1
 """The seed of the row that is enumerated; the others have seeds of their own."""
 BATCHES = 4
-"""Batches with several other rows; the next one has a single other row, and those behind it have one size each."""
+"""Batches with several other rows; the next one has a single other row, and those after it have one size each."""
 SIZES = range(3, 9)
 """Sizes of the batches in which a row is decoded alone with so many others; two is the single other row's."""
 
@@ -169,7 +169,7 @@ class BatchStreams:
         return new
 
     def join(self, new: BatchStreams) -> None:
-        """Puts the streams of new rows behind these."""
+        """Puts the streams of new rows after these."""
         self._others.join(new._others)
         self._begin(torch.cat([self._branch, new._branch]), self._others)
 

@@ -58,7 +58,7 @@ class Scripts:
         return float(self.weight[0])
 
     def sorted(self) -> Scripts:
-        """The same scripts, likeliest first."""
+        """The scripts, most likely first."""
         order = self.weight.argsort(descending=True, stable=True)
         return Scripts(self.choices[order], self.length[order], self.weight[order])
 
@@ -105,7 +105,7 @@ class Forks:
         return self._book.lost
 
     def of_rows(self, rows: Tensor) -> Forks:
-        """The same source for a batch of these branches alone, int64 [R], in this order."""
+        """A source for a batch of these branches alone, int64 [R], in this order."""
         view = copy.copy(self)
         view.rows = rows
         return view

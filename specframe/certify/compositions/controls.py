@@ -175,7 +175,7 @@ class ReplayedStreams:
         return ReplayedStreams(self._inner.start(seeds), self._captured)
 
     def join(self, new: ReplayedStreams) -> None:
-        """Puts the branches of new rows behind these."""
+        """Puts the branches of new rows after these."""
         self._inner.join(new._inner)
 
     def advance(self, count: Tensor, most: int) -> None:

@@ -54,7 +54,7 @@ class Emission:
         return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
 
     def target_law(self) -> dict[Outcome, float]:
-        """The same law for plain autoregressive decoding: the product of the target's conditional laws."""
+        """The law of plain autoregressive decoding: the product of the target's conditional laws."""
         parts = self.parts()
         law: dict[Outcome, float] = {}
         prefixes: dict[Outcome, float] = {(): 1.0}
@@ -98,7 +98,7 @@ class Comparison:
     tv: float
     """Total variation; a lower bound, over the visited part only, where the enumeration is not exhausted."""
     first_tv: float
-    """The same up to the first token that a draft has a part in. It can be 0 while `tv` is not."""
+    """Total variation up to the first token that a draft has a part in. It can be 0 while `tv` is not."""
     worst: Outcome
     """The sequence whose probability is farthest off, with the expected and the actual one."""
     wanted: float

@@ -252,7 +252,7 @@ class ForkedStreams:
         return new
 
     def join(self, new: ForkedStreams) -> None:
-        """Puts the branches of new rows behind these."""
+        """Puts the branches of new rows after these."""
         self.draft.rows = torch.cat([self.draft.rows, new.draft.rows])
 
     def advance(self, count: Tensor, most: int) -> None:

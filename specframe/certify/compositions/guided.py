@@ -28,22 +28,22 @@ CYCLES = 4
 
 @dataclass(frozen=True)
 class Forced:
-    """A logits processor that makes the first tokens behind a prompt certain."""
+    """A logits processor that makes the first tokens after a prompt certain."""
 
     prompt: int
     """Length of the prompt in tokens."""
     tokens: tuple[int, ...]
     free: int | None = None
-    """Number of tokens behind these that are left as they are, before the text is certain again; None: all."""
+    """Number of tokens after these that are left as they are, before the text is certain again; None: all."""
 
     def __call__(self, texts: Tensor, logits: Tensor) -> Tensor:
         """Logits [R, V] after texts [R, T]: -inf but for the forced token, or as they are where none is."""
         place = texts.shape[1] - self.prompt
-        behind = place - len(self.tokens)
-        if place < 0 or 0 <= behind < (math.inf if self.free is None else self.free):
+        after = place - len(self.tokens)
+        if place < 0 or 0 <= after < (math.inf if self.free is None else self.free):
             return logits
         certain = torch.full_like(logits, -math.inf)
-        certain[:, self.tokens[place] if behind < 0 else 0] = 0.0
+        certain[:, self.tokens[place] if after < 0 else 0] = 0.0
         return certain
 
 

@@ -33,7 +33,7 @@ def reduced(own: SmallComposition, version: SmallComposition) -> tuple[str, ...]
 
 
 def _simpler(small: SmallComposition) -> SmallComposition | None:
-    """The same with a tree of fewer nodes, as few fewer as one changed option can give; None where none can."""
+    """The composition with the next smaller tree that one changed option can give; None where none can."""
     if small.tree is None:
         return None
     limit, found, most = _nodes(small, small.tree), None, FEWEST - 1

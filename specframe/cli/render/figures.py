@@ -68,7 +68,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _ahead(found: dict[str, float]) -> str:
     return (
         f"chains of {found['window']} tokens, ready in {found['hits']:.0%} of the cycles; drafting "
-        f"{found['aside_ms']:.2f} ms a cycle, {found['hidden_ms']:.2f} hidden behind the target, "
+        f"{found['overlap_ms']:.2f} ms a cycle, {found['hidden_ms']:.2f} overlapped with the target, "
         f"{found['wait_ms']:.2f} waited for"
     )
 

@@ -20,7 +20,7 @@ WORDS = "nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"
 def show_table(found: Profile, columns: int | None = None) -> list[str]:
     """Acceptance by level and rank as lines of text, and the calibration.
 
-    Nodes behind another choice than the first stand apart. Ranks that do not fit next to each other follow below.
+    Nodes after another choice than the first stand apart. Ranks that do not fit next to each other follow below.
     """
     ranks = max(map(len, found.ranks.top.table), default=0)
     together = ranks if columns is None else max(1, (columns - NAME - VISITS) // SHARE)

@@ -50,17 +50,17 @@ class SuffixAutomaton:
             self._append(token)
             self._advance(token)
 
-    def suffixes(self, behind: Sequence[int] = ()) -> list[tuple[int, int]]:
+    def suffixes(self, later: Sequence[int] = ()) -> list[tuple[int, int]]:
         """The suffixes of the text that also end elsewhere in it, at most `depth` long, as (state, length).
 
-        One for each set of occurrences, its longest; the longest suffix first. With tokens `behind` the text, the
+        One for each set of occurrences, its longest; the longest suffix first. With tokens `after` the text, the
         suffixes of both that end in the text.
         """
         found = []
         state, length = self._cursor, self._window
-        for token in behind:
+        for token in later:
             state, length = self._step(state, length, token)
-        if self._count[state] < 2 and not behind:  # these last tokens stand nowhere else
+        if self._count[state] < 2 and not later:  # these last tokens stand nowhere else
             state = self._link[state]
             length = self._length[state] if state > 0 else 0
         while state > 0:
@@ -74,22 +74,22 @@ class SuffixAutomaton:
         return self._count[state]
 
     def copy(
-        self, behind: Sequence[int] = (), *, cap: int = 15, doubt: float = 2.0, least: float = 0.1, tries: int = 16
+        self, later: Sequence[int] = (), *, cap: int = 15, doubt: float = 2.0, least: float = 0.1, tries: int = 16
     ) -> Copied:
         """The continuation with the best score over the text's `tries` longest repeated suffixes.
 
         A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
-        at least `least`. A token that came next c times of n has probability c / (n + doubt / m) behind m tokens of
+        at least `least`. A token that came next c times of n has probability c / (n + doubt / m) after m tokens of
         match, so that long matches are used at once and short ones after several occurrences. Of equal scores the
-        longer suffix counts. With tokens `behind` the text, returns the copy for the text continued by them.
+        longer suffix counts. With tokens `after` the text, returns the copy for the text continued by them.
 
         Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's
         length is bounded by a multiple of the match, and the probability does not depend on it.
         """
         best = NOTHING
         highest = 0.0
-        ends = {state for state, _ in self.suffixes()} if behind else None
-        for state, match in self.suffixes(behind)[:tries]:
+        ends = {state for state, _ in self.suffixes()} if later else None
+        for state, match in self.suffixes(later)[:tries]:
             shortest = self._length[self._link[state]] + 1  # with the same occurrences; longer ones count no further
             most = min(cap, self.depth - shortest)
             if most > highest:  # no probability is above 1

@@ -36,7 +36,7 @@ class Paying:
         self._rows = []
 
     def commit(self, committed: Committed) -> None:
-        """Counts the gain of the last draft's nodes; rows with a prompt join behind the others."""
+        """Counts the gain of the last draft's nodes; rows with a prompt join after the others."""
         texts = gained(committed)
         if committed.prompt is not None:
             self._rows += [_Row() for _ in texts]
@@ -49,7 +49,7 @@ class Paying:
         self._rows = [self._rows[row] for row in rows]
 
     def paying(self, draft: TokenTree, both: TokenTree, costs: Costs) -> TokenTree:
-        """`both`, a draft with nodes added behind its own, without those of the rows where they do not pay."""
+        """`both`, a draft with nodes added after its own, without those of the rows where they do not pay."""
         own = draft.shape[1]
         columns = both.columns
         valid = [[*row] for row in columns[0]]

@@ -32,7 +32,7 @@ class Fused:
     is merged into a sampled node, which keeps the distribution that was recorded for it. So every verifier that takes
     mixed draws stays lossless.
 
-    With a `tail`, the second drafter also copies behind the first one's best path, which takes the first child of every
+    With a `tail`, the second drafter also copies after the first one's best path, which takes the first child of every
     node: the first tokens of a draft are the better drafter's, the later ones the cheaper one's.
 
     Where `run.costs` is given, a row's draft is the first drafter's alone after the second one's nodes have cost more
@@ -46,7 +46,7 @@ class Fused:
         second: the drafter whose nodes are added, which must not sample
         tree: the tree policy of a first drafter that grows one
         nodes: the most nodes of the tree, the root included; none for as many as both propose
-        tail: the most tokens that the second drafter copies behind the first one's best path
+        tail: the most tokens that the second drafter copies after the first one's best path
         plausible: the second drafter's nodes are left out where the first one finds them less probable than this
     """
 
@@ -80,7 +80,7 @@ class Fused:
                 f"fused needs a tail of at least 0 and plausible from 0 to below 1, got {tail} and {plausible:g}"
             )
         if tail and not isinstance(second, Continuing):
-            raise CompositionError("the second drafter of fused copies behind no draft: leave out fused's `tail`")
+            raise CompositionError("the second drafter of fused copies after no draft: leave out fused's `tail`")
         if plausible and tree is None:
             raise CompositionError("the first drafter of fused gives no probabilities: leave out fused's `plausible`")
         own, other = draft_of(first, tree), second.promise
@@ -109,7 +109,7 @@ class Fused:
         self._observers = [part for part in (first, second) if isinstance(part, Observer)]
 
     def untrained(self, vocab: int) -> Fused:
-        """The same, its drafters for a target of `vocab` tokens."""
+        """A copy whose drafters are untrained and for a target of `vocab` tokens."""
         first, second = (
             each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.first, self.second)
         )
@@ -118,13 +118,13 @@ class Fused:
         )
 
     def smaller(self) -> Fused:
-        """The same with a smaller tree of the first drafter, and smaller drafts of the second."""
+        """A copy with a smaller tree of the first drafter, and smaller drafts of the second."""
         first, second = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.first, self.second))
         tree = self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
         return Fused(first=first, second=second, tree=tree, tail=min(self.tail, 1), plausible=self.plausible)
 
     def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Fused:
-        """The same two drafters, the forward passes that a tree of theirs asks for going through `wrap`."""
+        """A copy in which the forward passes that a tree asks for go through `wrap`."""
         first, second = (
             each.watched(wrap, wrap_search) if isinstance(each, Expanding) else each
             for each in (self.first, self.second)

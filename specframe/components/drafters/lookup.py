@@ -17,7 +17,7 @@ class Lookup:
 
     The longest suffix of at most `ngram` tokens that occurs earlier in the row decides, and of several
     occurrences the earliest, as in transformers' `prompt_lookup_num_tokens`: it has the most to copy
-    behind it. A copy ends where the text ends. Rows without a match draft nothing.
+    after it. A copy ends where the text ends. Rows without a match draft nothing.
 
     Options:
         ngram: the longest suffix to look for
@@ -73,7 +73,7 @@ class Lookup:
         length = tokens.shape[1]
         start = count
         position = torch.arange(length, device=tokens.device)
-        hits = position < count[:, None] - 1  # [B, L - n + 1] n-grams by first token, with one more behind
+        hits = position < count[:, None] - 1  # [B, L - n + 1] n-grams by first token, with one more after
         for n in range(1, min(self.ngram, length - 1) + 1):
             wanted = tokens.gather(1, (count[:, None] - n).clamp(min=0))  # [B, 1] n-th token from the end
             hits = (hits if n == 1 else hits[:, 1:]) & (tokens[:, : length - n + 1] == wanted)

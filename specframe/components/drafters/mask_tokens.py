@@ -1,4 +1,4 @@
-"""PARD's mask tokens: how many stand behind the text, which token they are, and how deep a draft may be."""
+"""PARD's mask tokens: how many follow the text, which token they are, and how deep a draft may be."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Masks:
         return {"pard_token": self.token} if self.count and self.token is not None else {}
 
     def of(self, config: Any, vocab: int) -> Masks:
-        """The same with the token of a model's config, where none is given. Raises CompositionError for a wrong one."""
+        """A copy with the token of a model's config, where none is given. Raises CompositionError for a wrong one."""
         if not self.count:
             return self
         token = getattr(config, "pard_token", None) if self.token is None else self.token
@@ -51,9 +51,9 @@ class Masks:
         """Returns as many masks for a model of another vocabulary."""
         return replace(self, token=vocab - 1 if self.count else None)
 
-    def laid(self, tokens: Tensor, behind: Tensor) -> Tensor:
-        """Tokens [B, T] with the mask token where a row's own have ended, `behind` [B, T] bool."""
-        return tokens if not self.count or self.token is None else tokens.masked_fill(behind, self.token)
+    def laid(self, tokens: Tensor, after: Tensor) -> Tensor:
+        """Tokens [B, T] with the mask token where a row's own have ended, `after` [B, T] bool."""
+        return tokens if not self.count or self.token is None else tokens.masked_fill(after, self.token)
 
     def check(self, frontier: Frontier) -> None:
         """Raises CompositionError for nodes below the root, which masks give no proposals for."""

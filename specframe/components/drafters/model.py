@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
-from specframe.components.drafters.model_readings import ReadModel, check_options, check_sight, reading_of
+from specframe.components.drafters.model_readings import ReadModel, check_kv_selection, check_options, reading_of
 from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_training import checked_exits, read_exits, read_on, sample_on, save_model
 from specframe.components.drafters.model_weights import (
@@ -30,8 +30,9 @@ from specframe.components.targets.tiny import tiny_hybrid, tiny_llama
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
-from specframe.kernel.layers import SeenTokens, SightPolicy
+from specframe.kernel.layers import KVSelection, SeenTokens
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
+from specframe.recipes.versions import Renamed
 
 
 class ModelDrafter(ReadModel):
@@ -40,13 +41,12 @@ class ModelDrafter(ReadModel):
     Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
     each node of the frontier sees the committed tokens and its own path. Beyond its own context a row drafts nothing.
     It can be trained, also as a `fresh` Llama, or hybrid, of the target's tokenizer (FastDraft, Zafrir et al. 2024).
-    With `layers` it is the checkpoint with these decoder layers alone, on the target's weights where those are the same
-    and until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own
-    checkpoint is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424).
-    With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
-    `masked-text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
-    With the head `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`.
-    With `together` drafts are approximate (EasySpec, arXiv 2502.02493), what is read of the text is not.
+    With `layers` it has these decoder layers alone, with the target's weights where those are equal and untrained.
+    With `quantize` it is quantized, on a CPU: the target's own checkpoint is then the weights' half of QuantSpec
+    (2025). With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens after the text
+    (rollout `masked-text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees. With the head
+    `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`. With `together`
+    drafts are approximate (EasySpec, arXiv 2502.02493), what is read of the text is not.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -59,15 +59,16 @@ class ModelDrafter(ReadModel):
         layers: the decoder layers of `model` that it has, from 0, ascending; none: all, and all that `weights` have
         quantize: in how many bits the layers' matrices are kept; int3 is a rounding to measure with, stored as int4
         group: how many inputs share a scale there, a multiple of 32; at 32 a checkpoint's own blocks are used
-        masks: how many mask tokens stand behind the text (PARD); 0: none
+        masks: how many mask tokens follow the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
         head: the head that rates its tokens, `acceptance`; none: no rating
         together: how many layers get one input when a draft's nodes are read, their outputs being added
-        sight: what chooses the committed tokens that texts and drafts are read on, such as `window` (TriForce)
+        kv_selection: what chooses the committed tokens that texts and drafts are read on, such as `window` (TriForce)
     """
 
     taps: frozenset[str] = frozenset()
     promise = Promise(chains=True)
+    renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
     _small = staticmethod(tiny_llama)
 
     def __init__(
@@ -87,11 +88,11 @@ class ModelDrafter(ReadModel):
         mask_token: int | None = None,
         head: Head | None = None,
         together: int = 1,
-        sight: SightPolicy | None = None,
+        kv_selection: KVSelection | None = None,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError("a model drafter needs one of `model`, which drafts, and `fresh`, a new one's sizes")
-        self._equip(Masks(masks, mask_token), head, sight)
+        self._equip(Masks(masks, mask_token), head, kv_selection)
         self._small = tiny_hybrid if "mamba_layers" in (fresh or {}) else tiny_llama
         if weights is not None:
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
@@ -107,11 +108,11 @@ class ModelDrafter(ReadModel):
         *,
         masks: Masks | None = None,
         head: Head | None = None,
-        sight: SightPolicy | None = None,
+        kv_selection: KVSelection | None = None,
     ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
-        drafter._equip(masks or Masks(), head, sight)
+        drafter._equip(masks or Masks(), head, kv_selection)
         drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
         return drafter
 
@@ -124,9 +125,9 @@ class ModelDrafter(ReadModel):
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
         head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
+        kv_selection = self.kv_selection.smaller() if isinstance(self.kv_selection, Shrinkable) else self.kv_selection
         masks = self.masks.small(vocab)
-        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=masks, head=head, sight=sight)
+        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=masks, head=head, kv_selection=kv_selection)
         return small.read_together(self._together)
 
     def read_together(self, together: int) -> ModelDrafter:
@@ -136,9 +137,9 @@ class ModelDrafter(ReadModel):
         self._together = together
         return self
 
-    def _equip(self, masks: Masks, head: Head | None, sight: SightPolicy | None) -> None:
-        check_options(masks, head, sight)
-        self.masks, self.promise, self.head, self.sight = masks, masks.promise, head, sight
+    def _equip(self, masks: Masks, head: Head | None, kv_selection: KVSelection | None) -> None:
+        check_options(masks, head, kv_selection)
+        self.masks, self.promise, self.head, self.kv_selection = masks, masks.promise, head, kv_selection
         self._seen = SeenTokens()
         self._rating = Rating(head)
 
@@ -147,8 +148,8 @@ class ModelDrafter(ReadModel):
         self._slots, self._room = slots, room
         self._session: ModelReading | None = None
         self._asked: Frontier | None = None
-        if self.sight is not None:
-            self.sight.open(slots, room)
+        if self.kv_selection is not None:
+            self.kv_selection.open(slots, room)
 
     @property
     def _reading(self) -> ModelReading:
@@ -156,8 +157,10 @@ class ModelDrafter(ReadModel):
         if self._session is None:
             loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
             forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
-            kind = reading_of(self._reader, self.sight)
-            self._session = kind(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known, self.sight)
+            kind = reading_of(self._reader, self.kv_selection)
+            self._session = kind(
+                forward, parts, loaded.planes, *sizes, self.masks, self._rating.known, self.kv_selection
+            )
             self._session.drafting = loaded.together(self._together) or forward
         return self._session
 
@@ -184,7 +187,7 @@ class ModelDrafter(ReadModel):
         return read_on(self._reader.model, tokens, drafts, self._reader.context)
 
     def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The same logits, and the LM head's inputs there: [B, L, V], [B, L, H]."""
+        """The logits and the LM head's inputs: [B, L, V], [B, L, H]."""
         with reading(self._reader.model) as read:
             logits = self.read_text(tokens)
         return logits, read[0]
@@ -215,7 +218,7 @@ class ModelDrafter(ReadModel):
         self._target = target
         if self.masks.count or self._together > 1:
             self._reader.parts.require_rewindable("draft with masks, or with layers together")
-        check_sight(self.sight, self._reader)
+        check_kv_selection(self.kv_selection, self._reader)
         self._rating.shared = require_fitting(self._reader, target)
         self.masks = self.masks.of(self._reader.config, self._reader.vocab_size)
         self._rating.bind(self._loaded)
@@ -240,8 +243,8 @@ class ModelDrafter(ReadModel):
             return self.expand_to(frontier, self.depth)
         if frontier.tree.levels == 0:
             self._below_root = self._reading.read_committed()[:, None]  # [B, 1, K + 1, V]
-            if self.sight is not None:
-                self._seen.add(self.sight.budget, self._reading.text.lengths)
+            if self.kv_selection is not None:
+                self._seen.add(self.kv_selection.budget, self._reading.text.lengths)
         elif not self.masks.count:
             return self._rating.propose(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
         else:
@@ -253,9 +256,9 @@ class ModelDrafter(ReadModel):
 
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        if self.masks.count or self.head is not None or self._together != 1 or self.sight is not None:
+        if self.masks.count or self.head is not None or self._together != 1 or self.kv_selection is not None:
             raise CompositionError(
-                "a model drafter has all its layers: leave out masks, head, together, sight or exits"
+                "a model drafter has all its layers: leave out masks, head, together, KV selection or exits"
             )
         self._reader.parts.require_rewindable("draft with some of its layers")
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
@@ -291,6 +294,6 @@ class ModelDrafter(ReadModel):
         self._reading.keep(rows)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Means of the committed tokens that drafts saw, where there is a sight."""
-        found = self._seen.figures(self.sight.budget) if self.sight is not None else {}
-        return {"sight": found} if found else {}
+        """Means of the committed tokens that drafts saw, where there is a KV selection."""
+        found = self._seen.figures(self.kv_selection.budget) if self.kv_selection is not None else {}
+        return {"KV selection": found} if found else {}

@@ -60,7 +60,7 @@ class Rating:
         return None if self.shared is None else self.shared.known
 
     def rated(self, forward: Forward) -> Forward:
-        """The same forward pass, with ratings."""
+        """A forward pass with ratings."""
         return forward if self.head is None else RatedForward(forward, self.head)
 
     def propose(self, found: Tensor) -> Proposal:

@@ -15,13 +15,13 @@ from torch.nn.functional import pad
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_weights import Loaded
-from specframe.components.targets.architectures import require_sight
+from specframe.components.targets.architectures import require_kv_selection
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, Target
-from specframe.kernel.layers import SightPolicy, UpperSight
+from specframe.kernel.layers import KVSelection, UpperHalfSelection
 from specframe.kernel.types import Committed, TokenTree
-from specframe.native.sight import Mask, Tree
+from specframe.native.visibility import Mask, Tree
 from specframe.neural.forward import Pass
 from specframe.neural.recurrent import HybridCache
 from specframe.neural.transfer import tensor_on
@@ -71,35 +71,35 @@ class ReadModel:
         return int(self._reader.config.num_hidden_layers)
 
 
-def reading_of(reader: HFTarget, sight: SightPolicy | None = None) -> type[ModelReading]:
+def reading_of(reader: HFTarget, kv_selection: KVSelection | None = None) -> type[ModelReading]:
     """The kind of reading that the layers of a drafting model need."""
-    if sight is not None:
+    if kv_selection is not None:
         return SeeingReading
     return ModelReading if reader.parts.memory.rewindable else RecurrentReading
 
 
-def check_options(masks: Masks, head: Head | None, sight: SightPolicy | None) -> None:
+def check_options(masks: Masks, head: Head | None, kv_selection: KVSelection | None) -> None:
     """Raises CompositionError for options of a model drafter that do not go together."""
     if masks.count and head is not None:
         raise CompositionError("a model drafter's head rates one level: leave out masks, or the head")
-    if sight is not None and masks.count:
-        raise CompositionError("a model drafter's masks are read on the whole text: leave out masks, or the sight")
-    if sight is not None and (sight.per_head or sight.queries):
+    if kv_selection is not None and masks.count:
+        raise CompositionError("a model drafter's masks see the whole text: leave out masks, or the KV selection")
+    if kv_selection is not None and (kv_selection.per_head or kv_selection.queries):
         raise CompositionError(
-            "a model drafter takes a sight that follows from a text's length, such as `window`; "
-            f"{type(sight).__name__} chooses for each head, or by queries"
+            "a model drafter takes a KV selection that follows from a text's length, such as `window`; "
+            f"{type(kv_selection).__name__} chooses for each head, or by queries"
         )
-    if isinstance(sight, UpperSight):
+    if isinstance(kv_selection, UpperHalfSelection):
         raise CompositionError(
-            "a model drafter keeps keys and values of its own, in one plane: take another sight than `upper`"
+            "a model drafter keeps keys and values of its own, not split: take another KV selection than `upper`"
         )
 
 
-def check_sight(sight: SightPolicy | None, reader: HFTarget) -> None:
-    """Raises CompositionError for a drafting model that cannot be read on what a sight chooses."""
-    if sight is not None:
+def check_kv_selection(kv_selection: KVSelection | None, reader: HFTarget) -> None:
+    """Raises CompositionError for a drafting model that cannot be read on what a KV selection chooses."""
+    if kv_selection is not None:
         reader.parts.require_rewindable("draft on a part of the text")
-        require_sight(reader.config, sight.budget, reader.context, "the drafting model")
+        require_kv_selection(reader.config, kv_selection.budget, reader.context, "the drafting model")
 
 
 class SeeingReading(ModelReading):
@@ -130,25 +130,25 @@ class SeeingReading(ModelReading):
     def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
         """Nodes [B, F] of a draft, with what they see: the chosen tokens, and their paths."""
         placed = super().place_nodes(tree, nodes)
-        assert isinstance(placed.sight, Mask)
-        visible, origin = placed.sight.visible.clone(), self.rows.origin
+        assert isinstance(placed.visibility, Mask)
+        visible, origin = placed.visibility.visible.clone(), self.rows.origin
         visible[:, :, :origin] &= self._seen[:, :, :origin]
-        return replace(placed, sight=replace(placed.sight, visible=visible))
+        return replace(placed, visibility=replace(placed.visibility, visible=visible))
 
     def _chosen(self, lengths: Sequence[Sequence[int]], width: int) -> Tensor:
-        """The slots that the sight chooses of the first so many tokens [R, T] of each row: [R, T, width] bool."""
-        assert self._sight is not None
+        """The slots that the KV selection chooses of each row's first `lengths` [R, T] tokens: [R, T, width] bool."""
+        assert self._kv_selection is not None
         shown = copy(self.rows)
         counts = [length for row in lengths for length in row]
         shown.fill(tensor_on(self.text.count.device, counts), counts)
-        slots = self._sight.choose(shown).slots[0, :, 0]  # [R * T, K]
+        slots = self._kv_selection.choose(shown).slots[0, :, 0]  # [R * T, K]
         seen = torch.zeros(len(slots), width + 1, dtype=torch.bool, device=slots.device)
         seen.scatter_(1, slots.where(slots >= 0, width), True)
         return seen[:, :width].unflatten(0, (len(lengths), -1))
 
     @torch.no_grad()
     def _read(self, ends: Sequence[int], row: int = 0) -> Tensor:
-        """Reads the rows from `row` on up to their `ends`, in pieces: the logits [R, 1, V] behind them.
+        """Reads the rows from `row` on up to their `ends`, in pieces: the logits [R, 1, V] after them.
 
         A row that is at its end before others reads its last piece again.
         """
@@ -183,10 +183,10 @@ class RecurrentReading(ModelReading):
     rooted = False
 
     _root = torch.zeros(0, 1, 1)
-    """The logits [B, 1, V] behind the rows' committed tokens; rows that joined since have none yet."""
+    """The logits [B, 1, V] after the rows' committed tokens; rows that joined since have none yet."""
 
     def read_committed(self) -> Tensor:
-        """Reads the tokens committed since the last draft: the logits [B, 1, V] behind the root."""
+        """Reads the tokens committed since the last draft: the logits [B, 1, V] after the root."""
         text, rows = self.text, self.rows
         fresh = [have - known for known, have in zip(rows.counts, text.lengths, strict=True)]
         self._root = self._roots(len(fresh))
@@ -218,8 +218,8 @@ class RecurrentReading(ModelReading):
         sees = sees & sees.new_ones(width, width).tril()  # what a row does not need may stand in any order
         positions = (self.text.count[:, None] - 1 + tree.depth).gather(1, chosen)
         keep = (needed.cumsum(1) - 1).gather(1, nodes).clamp(min=0)
-        sight = Tree(sees, self.rows.count, self.rows.base, self.rows.even)
-        found = self.run(0, Pass(tree.tokens.gather(1, chosen), positions, sight, keep=keep))
+        visibility = Tree(sees, self.rows.count, self.rows.base, self.rows.even)
+        found = self.run(0, Pass(tree.tokens.gather(1, chosen), positions, visibility, keep=keep))
         assert found is not None
         return torch.where(drafted[..., None], found, self._root)
 

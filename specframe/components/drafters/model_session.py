@@ -11,12 +11,12 @@ from torch.nn.functional import pad
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.text import CommittedText
-from specframe.kernel.layers import LayerChoice, SightPolicy
+from specframe.kernel.layers import KVSelection, LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree
-from specframe.native.sight import Causal, Mask, Sight
+from specframe.native.visibility import Causal, Mask, Visibility
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import NONE, Forward, Pass
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
@@ -40,9 +40,9 @@ class ModelReading:
         context: how many positions the model has.
         slots: how many rows there will be, at most.
         room: how many positions a row will take.
-        masks: the mask tokens behind the text.
+        masks: the mask tokens after the text.
         known: how many tokens the model has; the last of them is read in place of tokens beyond them. None: all.
-        sight: what chooses the committed tokens that are seen; see `SeeingReading`. None: all are.
+        kv_selection: what chooses the committed tokens that are seen; see `SeeingReading`. None: all are.
     """
 
     memory: type[SlotCache] = SlotCache
@@ -60,10 +60,10 @@ class ModelReading:
         room: int,
         masks: Masks,
         known: int | None = None,
-        sight: SightPolicy | None = None,
+        kv_selection: KVSelection | None = None,
     ) -> None:
         self.text = CommittedText()
-        self.rows = Rows(self.memory(layers, min(room, FIRST) + SPARE, slots), rooted=self.rooted)
+        self.rows = SlotMap(self.memory(layers, min(room, FIRST) + SPARE, slots), rooted=self.rooted)
         """The rows' entries of the first part of the layers."""
         self.slots = slots
         self._forward = forward
@@ -73,7 +73,7 @@ class ModelReading:
         self._context = context
         self._masks = masks
         self._vocab = known
-        self._sight = sight
+        self._kv_selection = kv_selection
         self.deeper = [Deeper(self, part) for part in range(1, len(parts))]
 
     def commit(self, committed: Committed) -> None:
@@ -114,17 +114,17 @@ class ModelReading:
         width, device = max(counts) + masks.count, text.count.device
         slots = tensor_on(device, starts)[:, None] + torch.arange(width, device=device)  # [B, T]
         if min(starts) == max(starts):
-            sight: Sight = Causal(starts[0], [count + masks.count for count in counts])
+            visibility: Visibility = Causal(starts[0], [count + masks.count for count in counts])
         else:
             seen = torch.arange(max(starts) + width, device=device) <= slots[:, :, None]
-            sight = Mask(seen, slots)
+            visibility = Mask(seen, slots)
         tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
         tokens = masks.laid(tokens, slots >= text.count[:, None])
         ends = tensor_on(device, counts)[:, None] - 1
         for part in self.deeper:
             part.begin()
         keep = ends + torch.arange(masks.count + 1, device=device)
-        logits = self.run(0, Pass(tokens, slots, sight, keep=keep))  # [B, K + 1, V]
+        logits = self.run(0, Pass(tokens, slots, visibility, keep=keep))  # [B, K + 1, V]
         assert logits is not None
         self.rows.fill(text.count, text.lengths)
         return logits
@@ -140,8 +140,8 @@ class ModelReading:
     def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
         """Nodes [B, F] of a draft, with what they see: the committed tokens, and their paths."""
         positions = self.text.count[:, None] - 1 + tree.depth
-        sight = self.rows.nodes(tree, nodes, positions)
-        return Pass(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
+        visibility = self.rows.nodes(tree, nodes, positions)
+        return Pass(tree.tokens.gather(1, nodes), positions.gather(1, nodes), visibility)
 
     def run(self, part: int, asked: Pass, forward: Forward | None = None) -> Tensor | None:
         """The logits [B, E, V] of the tokens to keep, by one part of the layers; the input of the next one is noted."""
@@ -152,7 +152,7 @@ class ModelReading:
         tokens = asked.tokens if self._vocab is None else asked.tokens.clamp(max=self._vocab - 1)
         positions = asked.positions.clamp(max=self._context - 1)
         asked = replace(asked, tokens=tokens, positions=positions, layers=chosen, taps=taps)
-        self.rows.memory.reserve(asked.sight.end)
+        self.rows.memory.reserve(asked.visibility.end)
         logits, states = (forward or self._forward).run(asked, self.rows.memory)
         for values in states.values():
             self.deeper[part].take(values, asked)
@@ -200,7 +200,7 @@ class Deeper:
 
     def take(self, states: Tensor, asked: Pass) -> None:
         """Keeps the states [B, T, D] in which the tokens of a forward pass reach these layers, for their slots."""
-        slots = asked.sight.slots
+        slots = asked.visibility.slots
         if isinstance(slots, int):
             slots = torch.arange(slots, slots + states.shape[1], device=states.device).expand(len(states), -1)
         capacity = self._reading.rows.memory.capacity
@@ -235,14 +235,14 @@ class Deeper:
             parts.append(self._committed(width))
         if self._waiting:
             placed = reading.place_nodes(tree, torch.cat(self._waiting, 1))
-            assert isinstance(placed.sight, Mask)
-            visible = pad(placed.sight.visible, (0, width - placed.sight.end))
-            parts.append((placed.tokens, placed.positions, placed.sight.places, visible))
+            assert isinstance(placed.visibility, Mask)
+            visible = pad(placed.visibility.visible, (0, width - placed.visibility.end))
+            parts.append((placed.tokens, placed.positions, placed.visibility.places, visible))
         tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
         entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
         drafted = reading.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
-        sight = Mask(seen, slots, drafted)
-        found = reading.run(self._part, Pass(tokens, positions, sight, states=entry, keep=slice(-asked, None)))
+        visibility = Mask(seen, slots, drafted)
+        found = reading.run(self._part, Pass(tokens, positions, visibility, states=entry, keep=slice(-asked, None)))
         assert found is not None
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
         return found

@@ -1,4 +1,4 @@
-"""A drafting model that learns: made anew, sampled from, read behind several of its layers, and saved."""
+"""A drafting model that learns: made anew, sampled from, read after several of its layers, and saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specframe.components.targets.source import quiet
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Drafts
-from specframe.native.sight import Mask
+from specframe.native.visibility import Mask
 from specframe.neural.cache import cache_name
 from specframe.neural.heads import last_place
 from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
@@ -162,9 +162,9 @@ def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: floa
 
 
 def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
-    """The logits of texts [B, L] and, behind them, of mask rows, [B, L + M, V]; gradients reach the model.
+    """The logits of texts [B, L] and, after them, of mask rows, [B, L + M, V]; gradients reach the model.
 
-    The row of depth d below a place is the mask token, d positions behind it. It sees the text up to the place and the
+    The row of depth d below a place is the mask token, d positions after it. It sees the text up to the place and the
     rows of the same place that are no deeper (PARD, arXiv 2504.18583), so the rows above it must be among them.
 
     Args:

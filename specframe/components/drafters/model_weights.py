@@ -61,7 +61,7 @@ class Loaded:
         return None if count == 1 else GroupedForward(self.forward, count, self.planes, self.reader.embed, self._end())
 
     def _end(self) -> Callable[[Pass, Tensor, SlotCache], Tensor]:
-        """The final norm and LM head, for the states behind the last layer."""
+        """The final norm and LM head, for the states after the last layer."""
         if self.native is not None:
             native, nothing = self.native, LayerChoice(*2 * ((False,) * self.planes,))
 
@@ -185,14 +185,14 @@ class Checkpoint:
 
 
 def own(loaded: Loaded) -> Loaded:
-    """The same with a copy of the weights, computed by transformers."""
+    """A forward with a copy of the weights, computed by transformers."""
     reader = HFTarget.from_model(deepcopy(loaded.reader.model), loaded.reader.tokenizer)
     reader.quantization = loaded.reader.quantization
     return Loaded(reader)
 
 
 def trainable(loaded: Loaded, shared: Shared | None) -> nn.Module:
-    """The model with gradients. Raises CompositionError for one in few bits, or of another vocabulary's size."""
+    """The model with gradients. Raises CompositionError for a quantized one, or of another vocabulary's size."""
     if shared is not None:
         raise CompositionError(
             "a model drafter that shares a part of its tokens with the target drafts for it, but cannot be trained on "

@@ -1,11 +1,11 @@
-"""The target as its own drafter: some of its layers left out, on a part of the text, or in few bits."""
+"""The target as its own drafter: some of its layers left out, on a part of the text, or quantized."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,11 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget, LookingAhead, SeenTokens
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 from specframe.neural.heads import divisible, make_proposal
+from specframe.recipes.versions import Renamed
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Head, Target, TreePolicy
-    from specframe.kernel.layers import ChosenSlots, SightPolicy
+    from specframe.kernel.layers import ChosenSlots, KVSelection
 
 PARTS = ("attention", "mlp")
 
@@ -31,11 +32,11 @@ class OwnLayers:
     remembered. Verification reuses the outputs of the layers before the first gap, and starts above them: with `exit:
     6` the target runs its first six layers once over every node.
 
-    With a `sight` a draft sees some of the committed tokens alone, and its own path: on a long text, where a forward
-    pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Nothing that it
-    writes is used by a verification then.
+    With a `kv_selection` a draft sees some of the committed tokens alone, and its own path: on a long text, where a
+    forward pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Nothing that
+    it writes is used by a verification then.
 
-    With `quantize` a copy of the layers in few bits drafts, on the target's own keys and values: the prompt is read
+    With `quantize` a quantized copy of the layers drafts, on the target's own keys and values: the prompt is read
     once, by the target (QuantSpec). Native passes run it. Logits are made by a copy of the LM head in 8 bits.
 
     Options:
@@ -43,7 +44,7 @@ class OwnLayers:
         skip: the layers to leave out, counted from 0; or `{attention: [..], mlp: [..]}`, those whose attention or MLP
             is left out
         head: how the final norm's output becomes logits; none: the target's LM head
-        sight: what chooses the committed tokens that a draft sees; none: all of them
+        kv_selection: what chooses the committed tokens that a draft sees; none: all of them
         quantize: in how many bits a copy of the layers drafts; none: the layers themselves draft
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
@@ -53,6 +54,7 @@ class OwnLayers:
 
     taps: frozenset[str] = frozenset()
     promise = Promise(borrows=True, chains=True)
+    renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
 
     def __init__(
         self,
@@ -60,41 +62,40 @@ class OwnLayers:
         exit: int | None = None,
         skip: list[int] | dict[str, list[int]] | None = None,
         head: Head | None = None,
-        sight: SightPolicy | None = None,
+        kv_selection: KVSelection | None = None,
         quantize: Literal["int4", "int8"] | None = None,
     ) -> None:
         if exit is not None and skip is not None:
             raise InputError("the drafter self takes one of `exit` and `skip`, not both")
-        if exit is None and skip is None and sight is None and quantize is None:
+        if exit is None and skip is None and kv_selection is None and quantize is None:
             raise InputError(
-                "the drafter self needs `exit`, `skip`, a `sight` or `quantize`: without, it is the target itself"
+                "the drafter self needs `exit`, `skip`, `kv_selection` or `quantize`: without, it is the target itself"
             )
-        if isinstance(sight, LookingAhead) and (exit is not None or skip is not None or head is not None):
+        if isinstance(kv_selection, LookingAhead) and (exit is not None or skip is not None or head is not None):
             raise InputError(
-                f"self: {type(sight).__name__} looks ahead with the whole target: leave out exit, skip and head"
+                f"self: {type(kv_selection).__name__} looks ahead with the whole target: leave out exit, skip and head"
             )
         if exit is not None and exit < 1:
             raise InputError(f"self: exit must leave at least 1 layer, not {exit}")
         self.exit = exit
         self.skip = None if skip is None else _checked(skip)
         self.head = head
-        self.sight = sight
+        self.kv_selection = kv_selection
         self.quantize = quantize
         self._slots: ChosenSlots | None = None
         self._seen = SeenTokens()
         self._bound: tuple[LayeredTarget, LayerChoice, Callable[[Tensor], Tensor]] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
-        """The same for a target of two layers: the first one drafts, or all but such parts as are skipped here.
+        """A copy for a target of two layers: the first one drafts, or all but the parts that are skipped here.
 
-        A sight is in its small form. The layers are too small for blocks of few bits.
+        A KV selection is in its small form. The layers are too small for blocks of few bits.
         """
         small = copy(self)
         small.exit = None if self.exit is None else 1
         small.skip = None if self.skip is None else _of_two_layers(self.skip)
-        small.sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
-        if isinstance(small.sight, Untrained):
-            small.sight = small.sight.untrained(vocab)
+        chosen = self.kv_selection.smaller() if isinstance(self.kv_selection, Shrinkable) else self.kv_selection
+        small.kv_selection = chosen.untrained(vocab) if isinstance(chosen, Untrained) else chosen
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         small.quantize = small._bound = None
         small._seen = SeenTokens()
@@ -105,9 +106,9 @@ class OwnLayers:
         if not isinstance(target, LayeredTarget):
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
         chosen = replace(self._choice(target.config.num_hidden_layers), quantize=self.quantize)
-        target.check_layers(chosen, self.sight)
-        if isinstance(self.sight, LookingAhead):
-            self.sight.bind(target)
+        target.check_layers(chosen, self.kv_selection)
+        if isinstance(self.kv_selection, LookingAhead):
+            self.kv_selection.bind(target)
         read: Callable[[Tensor], Tensor] = target.head
         if self.head is not None:
             self.head.bind(target)
@@ -117,12 +118,12 @@ class OwnLayers:
         self._bound = target, chosen, read
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session of the sight, where there is one."""
-        if self.sight is not None:
-            self.sight.open(slots, room)
+        """Begins a session of the KV selection, where there is one."""
+        if self.kv_selection is not None:
+            self.kv_selection.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy; none where it cannot pay, as behind a short text.
+        """A draft below root [B], grown by the tree policy; none where it cannot pay, as after a short text.
 
         Raises CompositionError without a tree policy.
         """
@@ -138,34 +139,34 @@ class OwnLayers:
         if self._bound is None:
             raise CompositionError("drafter self was used before bind(target)")
         target, chosen, read = self._bound
-        if self.sight is not None and frontier.tree.levels == 0:
+        if self.kv_selection is not None and frontier.tree.levels == 0:
             memory = target.memory()
-            self._slots = self.sight.choose(memory)
+            self._slots = self.kv_selection.choose(memory)
             self._seen.add(self._slots.slots.shape[3], memory.counts)
         last = target.run_layers(chosen, frontier.tree, frontier.nodes, self._slots)["last"][:, :, None]  # [B, F, 1, D]
         return make_proposal(read(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
-        """Lets the sight see what was committed, where there is one: the target keeps all other state."""
-        if self.sight is not None and self._bound is not None:
-            self.sight.commit(committed, self._bound[0].memory())
-            if committed.prompt is not None and isinstance(self.sight, LookingAhead):
-                self._look_ahead(committed, self.sight)
+        """Lets the KV selection see what was committed, where there is one: the target keeps all other state."""
+        if self.kv_selection is not None and self._bound is not None:
+            self.kv_selection.commit(committed, self._bound[0].memory())
+            if committed.prompt is not None and isinstance(self.kv_selection, LookingAhead):
+                self._look_ahead(committed, self.kv_selection)
 
     @torch.no_grad()
-    def _look_ahead(self, committed: Committed, sight: LookingAhead) -> None:
-        """Shows a sight the queries of likely answers behind new rows: its own, or the tokens most probable here.
+    def _look_ahead(self, committed: Committed, kv_selection: LookingAhead) -> None:
+        """Shows a KV selection the queries of likely answers after new prompts: its own, or the most probable tokens.
 
-        There are as many as have room behind the rows. Nothing is drawn, and what is written is scratch.
+        There are as many as have room after the rows. Nothing is drawn, and what is written is scratch.
         """
-        assert self._bound is not None and self.sight is not None
+        assert self._bound is not None and self.kv_selection is not None
         target, chosen, read = self._bound
         memory = target.memory()
-        others, slots = len(memory.counts) - len(committed.root), self.sight.choose(memory)
-        steps = min(sight.lookahead, memory.keys.shape[3] - max(memory.counts))
-        answers = sight.answers(committed) if steps else None
+        others, slots = len(memory.counts) - len(committed.root), self.kv_selection.choose(memory)
+        steps = min(kv_selection.lookahead, memory.keys.shape[3] - max(memory.counts))
+        answers = kv_selection.answers(committed) if steps else None
         tokens = committed.root[:, None] if answers is None else answers[:, :steps]
-        tokens, found = pad(tokens, (0, 0, others, 0)), []  # other rows look ahead behind any tokens
+        tokens, found = pad(tokens, (0, 0, others, 0)), []  # other rows look ahead after any tokens
         for step in range(steps if answers is None else min(steps, 1)):
             order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             sure = torch.ones_like(tokens, dtype=torch.bool)
@@ -178,17 +179,17 @@ class OwnLayers:
         if found:
             size = memory.keys.shape[-1]
             queries = torch.cat(found, 2).unflatten(-1, (-1, size)).transpose(2, 3)
-            sight.look_ahead(queries.to(memory.keys.dtype), memory)
+            kv_selection.look_ahead(queries.to(memory.keys.dtype), memory)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Means of the committed tokens that drafts saw, where there is a sight."""
-        found = self._seen.figures(self.sight.budget) if self.sight is not None else {}
-        return {"sight": found} if found else {}
+        """Means of the committed tokens that drafts saw, where there is a KV selection."""
+        found = self._seen.figures(self.kv_selection.budget) if self.kv_selection is not None else {}
+        return {"KV selection": found} if found else {}
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the sight, where there is one."""
-        if self.sight is not None:
-            self.sight.keep(rows)
+        """Keeps these rows of the KV selection, where there is one."""
+        if self.kv_selection is not None:
+            self.kv_selection.keep(rows)
 
     def _choice(self, layers: int) -> LayerChoice:
         if self.skip is None and self.exit is None:

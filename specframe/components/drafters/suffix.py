@@ -73,7 +73,7 @@ class Suffix:
         ]
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; rows with a prompt join behind the others."""
+        """Appends the committed tokens; rows with a prompt join after the others."""
         if committed.prompt is not None:
             self._rows += [SuffixAutomaton(text) for text in gained(committed)]
             return

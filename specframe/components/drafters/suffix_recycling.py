@@ -71,7 +71,7 @@ class SuffixRecycling:
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens and reads the prompts of new rows, which join behind the others."""
+        """Appends the committed tokens and reads the prompts of new rows, which join after the others."""
         self._suffix.commit(committed)
         self._recycling.commit(committed)
 

@@ -17,10 +17,10 @@ class CommittedText:
         self.count = torch.zeros(0, dtype=torch.int64)
         """Tokens of each row: [B] int64."""
         self.lengths: list[int] = []
-        """The same on the host."""
+        """The number of tokens of each row, on the host."""
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; the rows of a commit with a prompt join behind the others."""
+        """Appends the committed tokens; the rows of a commit with a prompt join after the others."""
         if committed.prompt is None:
             self._append(committed.tokens, committed.count)
             return
@@ -51,7 +51,7 @@ class CommittedText:
         self.lengths = [self.lengths[row] for row in rows.tolist()]
 
     def _append(self, tokens: Tensor, count: Tensor) -> None:
-        """Writes tokens [B, M] behind each row; those beyond count [B] are overwritten next time."""
+        """Writes tokens [B, M] after each row; those beyond count [B] are overwritten next time."""
         width = tokens.shape[1]
         room = self._tokens.shape[1] - max(self.lengths) - width
         if room < 0:

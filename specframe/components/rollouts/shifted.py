@@ -123,7 +123,7 @@ def feature_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
 
 
 def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
-    """The same, if the drafter's predictions stand in for features further down. Raises CompositionError otherwise."""
+    """The drafter, if its predictions stand in for features at deeper levels. Raises CompositionError otherwise."""
     model = feature_drafter(drafter, rollout)
     if not model.spec.feeds or model.levels != 1:
         raise CompositionError(

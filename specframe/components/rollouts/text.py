@@ -1,4 +1,4 @@
-"""Language models along texts: as they are, with PARD's masks behind every place, or written by the drafter itself."""
+"""Language models along texts: as they are, with PARD's masks after every place, or written by the drafter itself."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafte
 
 
 class MaskedText:
-    """A drafting model's predictions along texts and at mask tokens behind every place (PARD, arXiv 2504.18583).
+    """A drafting model's predictions along texts and at mask tokens after every place (PARD, arXiv 2504.18583).
 
     The text's own places give the first level. A share of `keep` to the power of d of the mask rows d levels further
     down is kept, at least `least`, drawn anew for every step, among those whose row above was kept (conditional drop,
@@ -102,7 +102,7 @@ class MaskedText:
         logits = read_rows(model, tokens, int(masks.token or 0), places, depth, kept.bool())
         position = torch.cat([index, places + depth], 1).clamp(max=length - 1)
         there = torch.cat([torch.ones_like(index, dtype=torch.bool), kept.bool()], 1)
-        if everything:  # a cycle begins behind the first token, whose own place has none before it
+        if everything:  # a cycle begins after the first token, whose own place has none before it
             there = there & (torch.cat([index, places], 1) > 0)
         level = torch.cat([torch.ones_like(index[0]), depth + 1])
         return Student(logits, position, teacher.mask.gather(1, position) & there, level)

@@ -26,9 +26,9 @@ from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, HookedForward
-from specframe.neural.planes import PlaneCache
 from specframe.neural.quantize import Quantization
 from specframe.neural.recurrent import HybridCache
+from specframe.neural.split_int8 import SplitInt8Cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,7 +72,7 @@ class Anatomy:
         shape = (slots, room, device, forward.widths)
         if before is not None and before.reopen(*shape):
             return before
-        memory = PlaneCache if forward.cache == "int8" else self.memory
+        memory = SplitInt8Cache if forward.cache == "int8" else self.memory
         return State(memory, len(self.layers), *shape)
 
     def require_seeing(self, forward: Forward, inputs: Mapping[str, Tensor]) -> None:

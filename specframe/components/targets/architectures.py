@@ -72,7 +72,7 @@ def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
     takes = inspect.signature(model_class.forward).parameters
     if any(getattr(part, "is_encoder_decoder", False) for part in (whole, config)):
         return f"{whole.model_type} is an encoder-decoder model; targets are decoder-only language models"
-    if (first := list(takes)[1]) != "input_ids":  # behind self
+    if (first := list(takes)[1]) != "input_ids":  # after self
         return f"{whole.model_type} reads {first} with every text, and a prompt here is text alone"
     kinds = set(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ())
     if sparse := kinds & SPARSE:
@@ -223,15 +223,15 @@ def require_reach(needed: int, limit: int, reason: str) -> None:
         )
 
 
-def require_sight(config: Any, budget: int, context: int, owner: str = "the target") -> None:
+def require_kv_selection(config: Any, budget: int, context: int, owner: str = "the target") -> None:
     """Raises CompositionError where a draft cannot see a part of the committed slots, or no row has so many."""
     if limits := [view.limit for view in views(config).values() if view.limit is not None and view.limit < context]:
         raise CompositionError(
-            f"a sight chooses among all committed tokens, and attention of {config.model_type} sees the last "
-            f"{min(limits)} alone; leave out `sight`, or take a model without sliding windows"
+            f"a KV selection chooses among all committed tokens, and attention of {config.model_type} sees the last "
+            f"{min(limits)} alone; leave out `kv_selection`, or take a model without sliding windows"
         )
     if budget > context:
-        raise CompositionError(f"a sight of {budget} tokens is longer than {owner}'s context of {context}")
+        raise CompositionError(f"a KV selection of {budget} tokens is longer than {owner}'s context of {context}")
 
 
 def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:

@@ -18,7 +18,7 @@ from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, PromptSelection, SightPolicy
+from specframe.kernel.layers import ChosenSlots, CommittedMemory, KVSelection, LayerChoice, PromptSelection
 from specframe.kernel.types import (
     Committed,
     Drafts,
@@ -44,16 +44,16 @@ class HFTarget(LoadedModel):
 
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
     `attention` is transformers' attn_implementation (sdpa or eager), by default the one that transformers prefers.
-    `otherwise` names the model that `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a
+    `fallback` names the model that `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a
     PEFT adapter's folder, merged into the weights, which load from safetensors or a GGUF file, whose blocks are
     unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
     then the quantized model's, and so are plain decoding and every report. `native` computes the layers on a CPU, if
     they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
     pass over a tree. `cache: bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep,
     in float32 without it; the law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what
-    it reads of a longer prompt, in place of all of it, and `keep` a sight that chooses, once a prompt is read, what
-    stays of its keys and values: the target is approximate then, and every report calls it lossy. `context` is the most
-    positions of a row, the config's by default.
+    it reads of a longer prompt, in place of all of it, and `keep` a KV selection that chooses, once a prompt is read,
+    what stays of its keys and values: the target is approximate then, and every report calls it lossy. `context` is the
+    most positions of a row, the config's by default.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -61,10 +61,10 @@ class HFTarget(LoadedModel):
 
     prompt: PromptSelection | None = None
     """Selection of what it reads of a longer prompt; None: all of it."""
-    keeps: SightPolicy | None = None
+    keeps: KVSelection | None = None
     """Choice of what stays of a longer prompt's keys and values; None: all."""
-    renamed: ClassVar = {"kernels": Renamed("native", until="0.4")}
-    _sees = False  # True once its kind is known to score trees behind images rightly
+    renamed: ClassVar = {"kernels": Renamed("native", until="0.4"), "otherwise": Renamed("fallback", until="0.4")}
+    _sees = False  # True once its kind is known to score trees after images rightly
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class HFTarget(LoadedModel):
         revision: str | None = None,
         adapter: str | None = None,
         attention: str | None = None,
-        otherwise: str | None = None,
+        fallback: str | None = None,
         quantize: Quantization | None = None,
         native: bool = False,
         compile: bool = False,
         cache: CacheForm | None = None,
         prompt: PromptSelection | None = None,
-        keep: SightPolicy | None = None,
+        keep: KVSelection | None = None,
         context: int | None = None,
     ) -> None:
         loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
@@ -127,10 +127,10 @@ class HFTarget(LoadedModel):
         """True if it reads a part of a long prompt, or keeps a part of its keys and values."""
         return self.prompt is not None or self.keeps is not None
 
-    def keep_part(self, sight: SightPolicy | None) -> None:
-        """Makes it keep what a sight chooses of a prompt's keys and values. Raises CompositionError if it cannot."""
-        self.keeps = None if sight is None else kept.bound(self, self.full(), sight)
-        if sight is not None and sight.queries:
+    def keep_part(self, kv_selection: KVSelection | None) -> None:
+        """Keeps what a KV selection chooses of a prompt's keys and values. Raises CompositionError if it cannot."""
+        self.keeps = None if kv_selection is None else kept.bound(self, self.full(), kv_selection)
+        if kv_selection is not None and kv_selection.queries:
             self._taps.request_ends()
 
     def full(self) -> HFTarget:
@@ -208,7 +208,7 @@ class HFTarget(LoadedModel):
 
     @without_gradients
     def choose(self, tree: TokenTree) -> Scores | GreedyScores:
-        """The same; by native passes, whose LM head is in floats, as `GreedyScores`."""
+        """Scores of the tree; by native passes, whose LM head is in floats, as `GreedyScores`."""
         if not self.forward.finds_best:
             return self.score(tree)
         state = self._running()
@@ -270,15 +270,15 @@ class HFTarget(LoadedModel):
         """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
         self._refuse(probe.find_fault, probe.WHAT)
 
-    def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
+    def check_layers(self, chosen: LayerChoice, kv_selection: KVSelection | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
-        native_passes.require_layers(self.forward, chosen, sight)
+        native_passes.require_layers(self.forward, chosen, kv_selection)
         if chosen.quantize is not None:
             native_passes.add_copy(self.forward, chosen.quantize, self.quantization)
-        if sight is not None and sight.queries:
+        if kv_selection is not None and kv_selection.queries:
             self._taps.request_queries()
-        self._refuse(lambda target: probe.find_layer_fault(target, chosen, sight), what)
+        self._refuse(lambda target: probe.find_layer_fault(target, chosen, kv_selection), what)
 
     def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:
         running, self._state = self._state, None

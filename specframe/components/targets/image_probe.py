@@ -1,4 +1,4 @@
-"""A self-test of trees behind images, done with the first image that a kind of model reads."""
+"""A self-test of trees after images, done with the first image that a kind of model reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ImageTarget(TransformersTarget, Protocol):
 
 
 def check_once(target: ImageTarget, prompts: Prompts) -> bool:
-    """Compares a tree behind the images of prompts with its paths as texts, outside of the session.
+    """Compares a tree after the images of prompts with its paths as texts, outside of the session.
 
     Returns whether the kind of model has passed, now or on this machine before: it need not be asked again. Nothing is
     compared for prompts of texts, or without room for a tree. Raises InputError for a kind that does not pass, and for
@@ -39,14 +39,14 @@ def check_once(target: ImageTarget, prompts: Prompts) -> bool:
         return True
     kind = target.parts.vision.kind
     if not agree(*_logits(target, prompts), tolerance(target)):
-        raise InputError(f"{kind} does not score trees behind an image as it scores texts, so leave the image out")
-    remember(note, f"{kind} scores trees behind images as it scores each path\n")
+        raise InputError(f"{kind} does not score trees after an image as it scores texts, so leave the image out")
+    remember(note, f"{kind} scores trees after images as it scores each path\n")
     return True
 
 
 @torch.no_grad()
 def _logits(target: ImageTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
-    """The logits of a tree's nodes behind each prompt, and those of the paths to them as texts: [A, 5, V] each."""
+    """The logits of a tree's nodes after each prompt, and those of the paths to them as texts: [A, 5, V] each."""
     (rows, width), device, parts = prompts.tokens.shape, prompts.tokens.device, target.parts
     parent = torch.tensor(PARENTS, device=device).expand(rows, -1)
     tokens = (torch.arange(parent.numel(), device=device).view_as(parent) * 7 + 11) % target.vocab_size

@@ -52,7 +52,7 @@ class ImageProcessor:
             return _split(processor.apply_chat_template(opened, **{"add_generation_prompt": True, **options, **fixed}))
 
     def read_text(self, text: str, images: Sequence[Image]) -> tuple[list[int], dict[str, Tensor]]:
-        """The token ids of a text behind images, and their other inputs.
+        """The token ids of a text after images, and their other inputs.
 
         A text that holds the processor's own image tokens places the images itself. Raises InputError for an image
         that cannot be read, and for more or fewer images than the text has places for.

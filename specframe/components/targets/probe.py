@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.architectures import require_sight
+from specframe.components.targets.architectures import require_kv_selection
 from specframe.components.targets.forward.recurrence import unknown_of
 from specframe.components.targets.kind import TransformersTarget, fingerprint, type_name
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.kernel.errors import CompositionError, SpecframeError, first_line
-from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
+from specframe.kernel.layers import ChosenSlots, CommittedMemory, KVSelection, LayerChoice
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.cache import cache_name
 from specframe.recipes.folders import cache_folder
@@ -84,7 +84,7 @@ def find_fault(target: TransformersTarget) -> str | None:
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # a forward pass may raise anything
-        return f"its forward pass fails where texts of several lengths, or a tree, stand behind a cache{_words(error)}"
+        return f"its forward pass fails where texts of several lengths, or a tree, follow a cache{_words(error)}"
     limit = tolerance(target)
     if not agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
@@ -100,12 +100,12 @@ def find_unknown(target: TransformersTarget) -> str | None:
     mixer = unknown_of(target.model)
     if mixer is None:
         return None
-    return f"{mixer} keeps a recurrent state of a kind that specframe does not know{_behind_cache(target)}"
+    return f"{mixer} keeps a recurrent state of a kind that specframe does not know{_after_cache(target)}"
 
 
 @torch.no_grad()
 def _find_state_fault(target: TransformersTarget, limit: float) -> str | None:
-    """The fault of a recurrent state behind accepted paths of 0, 1 and 2 nodes, by the scores of another tree."""
+    """The fault of a recurrent state after accepted paths of 0, 1 and 2 nodes, by the scores of another tree."""
     tree = _begin(target)[1]
     target.score(tree)
     paths: tuple[list[int], ...] = ([], [1], [2, 4])
@@ -121,12 +121,12 @@ def _find_state_fault(target: TransformersTarget, limit: float) -> str | None:
     ]
     alone = torch.stack([_path(target, text, after, row) for row, text in enumerate(texts)])
     expected = Logits(found[:, 0], found, alone).paths
-    return None if agree(found, expected, limit) else "its state behind an accepted path is not that behind a text"
+    return None if agree(found, expected, limit) else "its state after an accepted path is not that after a text"
 
 
 @torch.no_grad()
-def _behind_cache(target: TransformersTarget) -> str:
-    """A clause about the error of three tokens at once behind a cache of transformers' own, against a whole text."""
+def _after_cache(target: TransformersTarget) -> str:
+    """A clause about the error of three tokens at once after a cache of transformers' own, against a whole text."""
     model: Any = target.model
     name = cache_name(model)
     text = torch.tensor([[token % target.vocab_size for token in (*PROMPTS[0], *PROMPTS[2])]], device=target.device)
@@ -139,9 +139,9 @@ def _behind_cache(target: TransformersTarget) -> str:
             options["position_ids"] = places
         found = model(text[:, len(PROMPTS[0]) :], use_cache=True, **options).logits
     except Exception as error:  # a forward pass may raise anything
-        return f", and its forward pass fails behind a cache{_words(error)}"
+        return f", and its forward pass fails after a cache{_words(error)}"
     share = float((found - wanted).abs().max() / wanted.std())
-    return f"; behind transformers' own cache, three tokens at once are off by {share:.2g} of the logits' deviation"
+    return f"; after transformers' own cache, three tokens at once are off by {share:.2g} of the logits' deviation"
 
 
 @torch.no_grad()
@@ -193,13 +193,16 @@ def _mixes(module: nn.Module, states: Any, output: Any) -> bool:
 
 
 @torch.no_grad()
-def find_layer_fault(target: TransformersTarget, chosen: LayerChoice, sight: SightPolicy | None = None) -> str | None:
+def find_layer_fault(
+    target: TransformersTarget, chosen: LayerChoice, kv_selection: KVSelection | None = None
+) -> str | None:
     """Returns the fault of the target's scores of trees that the chosen layers ran over before, or None.
 
-    With a sight these layers see chosen slots: here all of them, as if without, and for each head where it has lists.
+    With a KV selection these layers see chosen slots: here all of them, as if without, and for each head where it has
+    lists.
     """
-    if sight is not None:
-        require_sight(target.config, sight.budget, target.context)
+    if kv_selection is not None:
+        require_kv_selection(target.config, kv_selection.budget, target.context)
     if target.reach[0] < ROOM:
         return None
     tree = _begin(target)[1]
@@ -207,14 +210,14 @@ def find_layer_fault(target: TransformersTarget, chosen: LayerChoice, sight: Sig
     everything = torch.arange(tree.tokens.shape[1], device=target.device).expand(tree.tokens.shape)
     try:
         without = [target.run_layers(chosen, tree, everything[:, part])["last"] for part in (slice(1), slice(1, 3))]
-        if sight is not None:
-            if sight.queries and target.memory().queries.shape[2] % target.memory().keys.shape[2]:
+        if kv_selection is not None:
+            if kv_selection.queries and target.memory().queries.shape[2] % target.memory().keys.shape[2]:
                 return "its queries are not as wide as its keys"
-            slots = _every_slot(target.memory(), sight.per_head)
+            slots = _every_slot(target.memory(), kv_selection.per_head)
             for part, wanted_states in zip((slice(1), slice(1, 3)), without, strict=True):
                 states = target.run_layers(chosen, tree, everything[:, part], slots)["last"]
                 if not agree(states, wanted_states, tolerance(target)):
-                    return "drafts that see all committed tokens differ from drafts without a `sight`"
+                    return "drafts that see all committed tokens differ from drafts without a `kv_selection`"
         found = target.score(tree).logits
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
@@ -258,7 +261,7 @@ def _words(error: Exception) -> str:
 
 
 def _begin(target: TransformersTarget) -> tuple[Tensor, TokenTree]:
-    """Begins a session of the prompts: the logits behind them, [3, V], and the trees to score next."""
+    """Begins a session of the prompts: the logits after them, [3, V], and the trees to score next."""
     device, vocabulary = target.device, target.vocab_size
     prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
     width = max(map(len, prompts))

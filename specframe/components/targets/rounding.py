@@ -8,7 +8,7 @@ from torch import Tensor
 LIMITS = {8: 1e-6, 4: 1e-3}
 """Largest error of a logit, as a share of the largest logit, by the bytes of a number."""
 LOOSE = 2e-1
-"""The same below full precision."""
+"""Largest error of a logit below full precision, as a share of the largest logit."""
 REROUTED = 0.2
 """Share of the logits that may be off below full precision, at least one: a router may pick another expert at a near
 tie, and rounded activations may diverge on senseless texts."""

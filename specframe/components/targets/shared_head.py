@@ -18,7 +18,7 @@ from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
 
 
 class FinalModules:
-    """The modules that a decoder calls behind its last layer, in order: its final norm, and a projection in some.
+    """The modules that a decoder calls after its last layer, in order: its final norm, and a projection in some.
 
     Constructing it runs the model on two tokens. `known` is whether these modules, one after the other, make the
     decoder's output of its last layer's.
@@ -78,7 +78,7 @@ class Sharing:
         entry, features, logits = _listen(model, decoder, layers[0], probe)
         with torch.no_grad():
             raw = self._embedding(probe)
-            # Learned positions may be added behind the embedding; the difference of two tokens drops them.
+            # Learned positions may be added after the embedding; the difference of two tokens drops them.
             self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
             self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
         self._name = config.model_type
@@ -130,7 +130,7 @@ class Sharing:
             self._ending = FinalModules(*self._parts)
         if not self._ending.known:
             raise CompositionError(
-                f"{self._name} does something behind its last layer that specframe has no rule for, so its earlier "
+                f"{self._name} does something after its last layer that specframe has no rule for, so its earlier "
                 "layers cannot be read"
             )
         return self._ending(features)
@@ -207,7 +207,7 @@ class PartialHead:
             return PartialHead(self._floats.on(device), packed, self._warp)
         if device.type != "cpu":
             raise CompositionError(
-                "an LM head in few bits computes on a CPU; take a target that is not quantized, or a head without "
+                "a quantized LM head computes on a CPU; take a target that is not quantized, or a head without "
                 "`quantize`"
             )
         return self

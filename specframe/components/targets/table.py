@@ -115,7 +115,7 @@ class TableTarget:
     ) -> Teacher:
         """Features and logits of every position of texts [B, L].
 
-        Raises CompositionError for drafts behind them, and for other inputs.
+        Raises CompositionError for drafts after them, and for other inputs.
         """
         if drafts is not None or inputs:
             raise CompositionError("a table target teaches texts alone; use the target 'hf'")
@@ -189,7 +189,7 @@ class TableTarget:
 
 
 def _appended(texts: Tensor, count: Tensor, tokens: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts [B, T] of count [B] tokens with `more` [B] of tokens [B, M] behind each, and their new counts."""
+    """Texts [B, T] of count [B] tokens with `more` [B] of tokens [B, M] after each, and their new counts."""
     width = tokens.shape[1]
     place = count[:, None] + torch.arange(width)
     inside = torch.arange(width) < more[:, None]

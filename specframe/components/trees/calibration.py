@@ -66,7 +66,7 @@ class Fit:
         self.likelihood: list[Tensor] = []
         """Log-likelihood of every power of GRID, by level, [G] float64."""
         self.seen: list[int] = []
-        """Number of tokens behind the likelihood, by level."""
+        """Number of tokens after the likelihood, by level."""
 
     def add(self, logits: Tensor, tokens: Tensor, level: int) -> None:
         """Counts the target's tokens [M] at nodes where the drafter's logits were [M, V].

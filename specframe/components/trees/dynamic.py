@@ -15,7 +15,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.costs import Costs, added
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, Proposal, TokenTree
-from specframe.native.screen import likely
+from specframe.native.argmax import likely
 from specframe.neural.transfer import tensor_on
 
 
@@ -66,7 +66,7 @@ class Dynamic:
         if gain < 0:
             raise InputError(f"a gain is a number of tokens of at least 0, got {gain}")
         self.depth = depth
-        self.width = min(width, nodes)  # behind the best `nodes` of a level nothing can be among the best of all
+        self.width = min(width, nodes)  # after the best `nodes` of a level nothing can be among the best of all
         self.gain = gain
         self.calibration: Calibration | None = None
         if calibration is not None:
@@ -79,7 +79,7 @@ class Dynamic:
         self._planned: BeamSearch | None = None  # for the costs of the last cycle, most often those of the next
 
     def smaller(self) -> Dynamic:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         calibration = list(self.calibration.powers) if self.calibration is not None else None
         most = (min(self.depth, 2), min(self.width, 2), min(self.budget, 4))
         return Dynamic(depth=most[0], width=most[1], nodes=most[2], gain=self.gain, calibration=calibration)

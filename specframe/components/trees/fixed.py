@@ -30,7 +30,7 @@ class Chain:
         self.promise = self.shape.promise(draw)
 
     def smaller(self) -> Chain:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         return Chain(depth=min(self.depth, 2), draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
@@ -79,7 +79,7 @@ class Fixed:
         self.promise = self.shape.promise(draw)
 
     def smaller(self) -> Fixed:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         return Fixed(paths=[dotted(path) for path in self.shape.smaller().paths], draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:

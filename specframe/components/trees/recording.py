@@ -21,7 +21,7 @@ class Expanding(Protocol):
     """A drafter that asks itself for forward passes, as it builds its own tree."""
 
     def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:
-        """The same drafter, whose forward passes go through `wrap`, and whole searches through `wrap_search`."""
+        """A copy whose forward passes go through `wrap`, and whole searches through `wrap_search`."""
 
 
 class WatchedTree:

@@ -33,7 +33,7 @@ class Level:
     order: Tensor  # [C] where each child stands when the groups' children are laid end to end
 
     def to(self, device: torch.device) -> Level:
-        """The same level with its indices on a device."""
+        """The level with its indices on a device."""
         return Level(
             self.parents.to(device),
             self.above.to(device),

@@ -47,7 +47,7 @@ def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tenso
 
 
 def greedy_acceptance(p: Tensor, q: Tensor, siblings: int) -> Tensor:
-    """The same for one draw next to the siblings - 1 most probable tokens of q: [..., V] -> [...] float64.
+    """The optimal acceptance of one draw next to the siblings - 1 most probable tokens of q: [..., V] -> [...] float64.
 
     The draw is from q without those tokens. It is p(top) + sum min(p, q') over the others, q' being the law
     of the draw, and Recursive reaches it where the draw stands first.
@@ -80,7 +80,7 @@ def _pair_within(q: Tensor, inside: Tensor) -> Tensor:
 
 
 def _all_within(q: Tensor, outside: Tensor, siblings: int) -> Tensor:
-    """The same for any number of draws.
+    """The probability that any number of draws without replacement are among the first n tokens, for all n.
 
     Draws without replacement are the first tokens to ring when token i has a clock of rate q_i. With
     c = q(outside), all of k ring before the first one outside with probability

@@ -154,7 +154,7 @@ def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Ten
     chance = accept.double().gather(1, order)
     chance[:, -1] = 1
     before = torch.nn.functional.pad(1 - chance[:, :-1], (1, 0), value=1).cumprod(1)
-    # In index order, which padding behind a row's nodes leaves alone: in a certificate rows follow scripts of options.
+    # In index order, which padding after a row's nodes leaves alone: in a certificate rows follow scripts of options.
     return random.categorical(torch.zeros_like(chance).scatter(1, order, chance * before))
 
 

@@ -164,7 +164,7 @@ def akin(size: int, other: int) -> bool:
 
 
 def locate(name: str | Path, *, pickles: bool = False) -> Path:
-    """The folder behind a name: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
+    """The folder that a name stands for: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 
     Hub snapshots are restricted to JSON and safetensors files; with `pickles`, a repository without safetensors files
     gives its pickled ones, to be converted. Raises WeightsError when nothing is found.

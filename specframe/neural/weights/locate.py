@@ -14,7 +14,7 @@ GGUF = ".gguf"
 
 
 def find_place(name: str | Path) -> Path | str | None:
-    """The folder or GGUF file behind a name, the Hub name that it must be otherwise, or None where it can be neither.
+    """The folder or GGUF file that a name stands for, else the Hub name that it must be; None where it can be neither.
 
     A model of the zoo is fetched if need be. Raises PluginError for a zoo name that no plugin has, FetchError for a
     model that cannot be fetched.

@@ -19,7 +19,7 @@ PAIRS, LOW = ".pairs", ".low"
 
 
 def round_matrices(tensors: Mapping[str, Tensor], bits: Bits = 8) -> dict[str, Tensor]:
-    """The tensors with each matrix in few bits, in blocks of 32 inputs; others, not divisible, in bfloat16."""
+    """The tensors with each matrix quantized, in blocks of 32 inputs; others, not divisible, in bfloat16."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dim() == 2 and tensor.shape[1] % BLOCK == 0:
@@ -48,7 +48,7 @@ def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_rounded(file: Path) -> dict[str, Tensor] | None:
-    """The tensors of a safetensors file with matrices in few bits, restored; None for a file without, or no file."""
+    """The tensors of a safetensors file with quantized matrices, restored; None for a file without, or no file."""
     if not file.is_file():
         return None
     with safe_open(file, framework="pt") as stored:

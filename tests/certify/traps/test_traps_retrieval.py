@@ -30,7 +30,7 @@ Spoil = Callable[[TokenTree], TokenTree]
 
 
 class Copies(Drafts):
-    """A retrieval drafter that finds the same texts at every place, and one token behind any draft."""
+    """A retrieval drafter that finds the same texts at every place, and one token after any draft."""
 
     promise = Promise(frozenset({Draw.TOP}), nodes=5)
 
@@ -46,7 +46,7 @@ class Copies(Drafts):
         return as_tree(root, tries)
 
     def continued(self, paths: list[list[int]]) -> list[list[int]]:
-        """Token 2 behind every path."""
+        """Token 2 after every path."""
         return [[2] for _ in paths]
 
 
@@ -137,7 +137,7 @@ def test_under_match_all_of_it_is_free(spoil: Spoil) -> None:
     ids=["chain", "siblings", "two levels"],
 )
 def test_copies_next_to_sampled_nodes_are_exact(tree: Callable[[], TreePolicy], options: dict[str, Any]) -> None:
-    """Copies that the drafter finds improbable may be pruned, and a copy may go on behind a sampled path."""
+    """Copies that the drafter finds improbable may be pruned, and a copy may go on after a sampled path."""
     found = compare(same, Recursive, tree, **options)
     assert found.tv < 1e-12
 

@@ -26,9 +26,9 @@ def literal_suffixes(text: list[int], depth: int) -> list[tuple[int, int]]:
     return found
 
 
-def literal_suffixes_behind(text: list[int], behind: list[int], depth: int) -> list[tuple[int, int]]:
+def literal_suffixes_after(text: list[int], later: list[int], depth: int) -> list[tuple[int, int]]:
     """(count, length) of every suffix of the text and more tokens that stands in the text, as above."""
-    whole = [*text, *behind]
+    whole = [*text, *later]
     found: list[tuple[int, int]] = []
     for length in range(min(depth, len(whole)), 0, -1):
         count = len(occurrences(text, whole[-length:]))
@@ -38,12 +38,12 @@ def literal_suffixes_behind(text: list[int], behind: list[int], depth: int) -> l
 
 
 def literal_copy(
-    text: list[int], cap: int, doubt: float, least: float, depth: int, behind: list[int] | None = None
+    text: list[int], cap: int, doubt: float, least: float, depth: int, later: list[int] | None = None
 ) -> Copied:
     """The best copy over all repeated suffixes, each followed by counting substrings."""
     best = NOTHING
-    whole = [*text, *(behind or [])]
-    suffixes = literal_suffixes_behind(text, behind, depth) if behind else literal_suffixes(text, depth)
+    whole = [*text, *(later or [])]
+    suffixes = literal_suffixes_after(text, later, depth) if later else literal_suffixes(text, depth)
     for many, match in suffixes:
         shortest = min(length for length in range(1, match + 1) if len(occurrences(text, whole[-length:])) == many)
         part, probability = whole[-match:], 1.0
@@ -94,19 +94,19 @@ def test_a_copy_is_the_best_over_all_suffixes(
 @examples(3)
 @given(
     text=TEXT,
-    behind=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    later=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     cap=st.integers(1, 8),
     least=st.sampled_from([0.0, 0.1, 0.3]),
     depth=st.sampled_from([3, 5, 64]),
 )
-def test_a_copy_behind_tokens_that_are_not_in_the_text(
-    text: list[int], behind: list[int], cap: int, least: float, depth: int
+def test_a_copy_after_tokens_that_are_not_in_the_text(
+    text: list[int], later: list[int], cap: int, least: float, depth: int
 ) -> None:
     automaton = SuffixAutomaton(text, depth)
-    found = [(automaton.count(state), length) for state, length in automaton.suffixes(behind)]
-    assert found == literal_suffixes_behind(text, behind, depth)
-    copied = automaton.copy(behind, cap=cap, doubt=2.0, least=least, tries=len(text))
-    assert copied == literal_copy(text, cap, 2.0, least, depth, behind)
+    found = [(automaton.count(state), length) for state, length in automaton.suffixes(later)]
+    assert found == literal_suffixes_after(text, later, depth)
+    copied = automaton.copy(later, cap=cap, doubt=2.0, least=least, tries=len(text))
+    assert copied == literal_copy(text, cap, 2.0, least, depth, later)
     assert automaton.copy() == SuffixAutomaton(text, depth).copy(), "asking changes nothing"
 
 

@@ -24,7 +24,7 @@ PROMPTS = [[1, 2, 3, 4, 5], [7, 8], [3, 1, 4, 1, 5, 9, 2]]
 DRAFTERS: dict[str, Callable[[], Any]] = {
     "model": lambda: ModelDrafter.from_model(tiny_llama(VOCAB, seed=2)),
     "some layers": lambda: OwnLayers(exit=2),
-    "a sight": lambda: OwnLayers(sight=SinkWindow(sinks=1, recent=2)),
+    "a KV selection": lambda: OwnLayers(kv_selection=SinkWindow(sinks=1, recent=2)),
     "skipped parts": lambda: OwnLayers(skip={"attention": [1], "mlp": [0]}),
 }
 
@@ -62,7 +62,7 @@ def test_a_chain_of_four_in_one_frontier_is_four_frontiers(make: Callable[[], An
     assert not torch.allclose(together[:, 0], together[:, 1]), "the nodes must differ"
 
 
-def test_a_chain_that_goes_on_behind_another_one_in_a_second_frontier() -> None:
+def test_a_chain_that_goes_on_after_another_one_in_a_second_frontier() -> None:
     one, other = begun(DRAFTERS["model"]()), begun(DRAFTERS["model"]())
     for _, grown in (one, other):
         grown.descend(0, 4)
@@ -71,5 +71,5 @@ def test_a_chain_that_goes_on_behind_another_one_in_a_second_frontier() -> None:
 
 
 def test_with_masks_a_model_promises_none() -> None:
-    """Its proposals all stand behind the root."""
+    """Its proposals all follow the root."""
     assert not ModelDrafter.from_model(tiny_llama(VOCAB, seed=2), masks=Masks(2, 1)).promise.chains

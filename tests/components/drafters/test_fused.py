@@ -46,7 +46,7 @@ def test_what_fits_and_what_does_not() -> None:
         Fused(first=Suffix(), second=sampled)
     with pytest.raises(CompositionError, match="does not learn from earlier drafts"):
         Fused(first=model(), second=Suffix(), tree=Adaptive(depth=1, costs=[1.0, 1.1]))
-    with pytest.raises(CompositionError, match="copies behind no draft: leave out fused's `tail`"):
+    with pytest.raises(CompositionError, match="copies after no draft: leave out fused's `tail`"):
         Fused(first=Suffix(), second=Lookup(), tail=2)
     with pytest.raises(CompositionError, match="gives no probabilities: leave out fused's `plausible`"):
         Fused(first=Suffix(), second=Lookup(), plausible=0.1)
@@ -64,7 +64,7 @@ def test_conformance_of_copies() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("draw", list(Draw))
 @pytest.mark.parametrize("widths", [[2], [1, 1], pytest.param([2, 1], marks=pytest.mark.full)], ids=str)
-def test_conformance_behind_a_model(widths: list[int], draw: Draw) -> None:
+def test_conformance_after_a_model(widths: list[int], draw: Draw) -> None:
     """With recorded distributions it is certified under `recursive`, too; siblings on two levels have most branches."""
     tree = Fixed(widths=widths, draw=draw)
     check_drafter(lambda: Fused(first=model(), second=Suffix(cap=2), tree=tree))
@@ -95,8 +95,8 @@ def paths(tree: TokenTree) -> list[tuple[int, ...]]:
     return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1]) if tree.valid[0, node]]
 
 
-def test_the_copy_goes_on_behind_the_best_path() -> None:
-    """The text repeats 5 6 7 8 9, and the root is new: nothing is copied behind it, all behind the first one's 5."""
+def test_the_copy_goes_on_after_the_best_path() -> None:
+    """The text repeats 5 6 7 8 9, and the root is new: nothing is copied after it, all after the first one's 5."""
     drafter = Fused(first=Chained([5], [4, 4]), second=Suffix(), tail=3)  # type: ignore[arg-type]
     drafter.open(1, 99)
     drafter.commit(first([[5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 1]]))

@@ -1,4 +1,4 @@
-"""A drafting model of some layers of a checkpoint, or in few bits: against the same model made by hand."""
+"""A drafting model of some layers of a checkpoint, or quantized: against the same model made by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specframe.components.trees.fixed import Chain
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Context, Draw
 from specframe.native.linear import QuantizedLinear
-from specframe.native.sight import Mask
+from specframe.native.visibility import Mask
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Pass
 from specframe.sampling.laws import Sampling
@@ -130,8 +130,8 @@ def by_native_passes(drafter, depth=None):
         text = torch.cat([torch.zeros(1, dtype=torch.int64), session.tokens[row], path])
         cache = SlotCache(loaded.count, len(text), 1)
         places = torch.arange(len(text))[None]
-        sight = Mask(places[:, None] <= places[:, :, None], places)
-        asked = Pass(text[None], places, sight, layers=LayerChoice(runs, runs), keep=slice(-1, None))
+        visibility = Mask(places[:, None] <= places[:, :, None], places)
+        asked = Pass(text[None], places, visibility, layers=LayerChoice(runs, runs), keep=slice(-1, None))
         return loaded.forward.run(asked, cache)[0][0]
 
     return wanted

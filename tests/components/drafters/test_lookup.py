@@ -33,7 +33,7 @@ def copies(tree: TokenTree) -> list[list[int]]:
 
 
 def theirs(text: list[int], ngram: int, length: int) -> list[int]:
-    """The tokens that transformers would copy behind this text."""
+    """The tokens that transformers would copy after this text."""
     generator = PromptLookupCandidateGenerator(num_output_tokens=length, max_matching_ngram_size=ngram, max_length=1000)
     candidates, _ = generator.get_candidates(torch.tensor([text]))
     return candidates[0, len(text) :].tolist()

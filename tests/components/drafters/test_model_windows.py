@@ -1,4 +1,4 @@
-"""A drafting model whose layers see a window or a chunk: in drafts, behind some layers, in training, and its tau."""
+"""A drafting model whose layers see a window or a chunk: in drafts, after some layers, in training, and its tau."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_draft_that_was_pruned_and_reordered_is_known_by_its_paths():
     target, fresh = (HFTarget.from_model(model(layers=4).double()) for _ in range(2))
     root = opened(target)
     whole = draft(target, LayerChoice.first(2, 4), root, *LEVELS)
-    kept = torch.tensor([0, 2, 4, 1])  # a leaf's parent, its parent, and a sibling that stands behind them now
+    kept = torch.tensor([0, 2, 4, 1])  # a leaf's parent, its parent, and a sibling that follows them now
     parent = torch.tensor([[-1, 0, 1, 0]]).expand(3, -1)
     pruned = TokenTree(whole.tokens[:, kept], parent, whole.valid[:, kept], whole.draw[:, kept], 2)
     runs = count_runs(target)
@@ -214,17 +214,17 @@ def test_greedy_output_of_four_rows_is_the_targets(options):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("second", "nodes"), [(1.2, 4), (1.4, 1)])
-@pytest.mark.parametrize("behind", [False, True])
-def test_nothing_is_drafted_where_a_sure_token_would_cost_one(behind, second, nodes):
-    """Behind a long text a pass takes longer, and a draft that sees a part of it a smaller share."""
+@pytest.mark.parametrize("after", [False, True])
+def test_nothing_is_drafted_where_a_sure_token_would_cost_one(after, second, nodes):
+    """After a long text a pass takes longer, and a draft that sees a part of it a smaller share."""
     costs = replace(Costs.of({1: 1.0, 2: second}, draft=0.7), context=128, longer=((1024, ((1, 10.0), (2, 12.0))),))
     drafter, target = OwnLayers(exit=1), HFTarget.from_model(model())
     drafter.bind(target)
     root = opened(target)
-    lengths = [2000 if behind else 10] * len(root)
+    lengths = [2000 if after else 10] * len(root)
     context = Context(Sampling(), SeededRandom(0, len(root)).draft, costs.together(lengths, Pause()))
     tree = drafter.propose(root, Chain(depth=3), context)
-    assert tree.tokens.shape[1] == (4 if behind else nodes)
+    assert tree.tokens.shape[1] == (4 if after else nodes)
 
 
 @pytest.mark.parametrize("skip", SKIPS, ids=str)
@@ -277,7 +277,7 @@ def test_it_keeps_the_contract_of_drafters(options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "needs `exit`, `skip`, a `sight` or `quantize`"),
+        ({}, "needs `exit`, `skip`, `kv_selection` or `quantize`"),
         ({"exit": 1, "skip": [0]}, "not both"),
         ({"exit": 0}, "at least 1 layer"),
         ({"skip": []}, "each once"),

@@ -1,4 +1,4 @@
-"""PARD: mask tokens behind the text give several levels in one forward, as a plain forward over text and masks does."""
+"""PARD: mask tokens after the text give several levels in one forward, as a plain forward over text and masks does."""
 
 from __future__ import annotations
 

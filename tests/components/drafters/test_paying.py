@@ -1,4 +1,4 @@
-"""Copies behind another drafter's draft: left out where they lately cost more than they brought."""
+"""Copies after another drafter's draft: left out where they lately cost more than they brought."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_refusals() -> None:
         ModelDrafter.from_model(random_model(vocab=VOCAB), head=AcceptanceHead(of=Trimmed(keep=4)))
     with pytest.raises(CompositionError, match="leave out masks, or the head"):
         judged(masks=Masks(1, 2))
-    with pytest.raises(CompositionError, match="leave out masks, head, together, sight or exits"):
+    with pytest.raises(CompositionError, match="leave out masks, head, together, KV selection or exits"):
         judged().exit_after([1])
     with pytest.raises(CompositionError, match="of ModelDrafter its head is trained"):
         Online(drafter=judged())

@@ -31,7 +31,7 @@ def drafter(together: int, layers: int = LAYERS) -> ModelDrafter:
 
 
 def logits_of(drafter: ModelDrafter) -> Tensor:
-    """The logits of a tree's nodes behind two commits, [B, F, V]."""
+    """The logits of a tree's nodes after two commits, [B, F, V]."""
     drafter.bind(TableTarget(vocab=3))
     drafter.open(2, 60)
     drafter.commit(first([[0, 1, 2, 0], [1, 2]]))
@@ -153,5 +153,5 @@ def test_what_is_refused() -> None:
         ModelDrafter(model="zoo://talk-7m", together=0)
     with pytest.raises(InputError, match="at least 1, and 1 with masks or a head, not 2"):
         ModelDrafter(model="zoo://talk-7m", masks=2, together=2)
-    with pytest.raises(CompositionError, match="leave out masks, head, together, sight or exits"):
+    with pytest.raises(CompositionError, match="leave out masks, head, together, KV selection or exits"):
         drafter(2).exit_after([1])

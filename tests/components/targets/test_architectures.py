@@ -8,7 +8,7 @@ import pytest
 
 from tests.components.targets.registry.configs import names
 from tests.components.targets.registry.page import PAGE, render
-from tests.components.targets.registry.pictures import decodes_behind_image
+from tests.components.targets.registry.pictures import decodes_after_image
 from tests.components.targets.registry.walk import Row, examine
 
 
@@ -72,11 +72,11 @@ def test_an_architecture_with_recurrent_layers_decodes_identically_and_not_by_it
 
 
 @pytest.mark.parametrize("name", ["aya_vision", "internvl", "mistral3", "hyperclovax_vision_v2"])
-def test_an_architecture_decodes_identically_behind_an_image(name):
-    assert decodes_behind_image(name) == "identical"
+def test_an_architecture_decodes_identically_after_an_image(name):
+    assert decodes_after_image(name) == "identical"
 
 
-def test_a_page_lists_what_decodes_behind_images():
+def test_a_page_lists_what_decodes_after_images():
     rows = [
         Row("llava", "identical", images="identical"),
         Row("qwen2_vl", "identical"),

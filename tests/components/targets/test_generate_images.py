@@ -15,7 +15,7 @@ drafter: {use: lookup}
 verifier: {use: match}
 """
 SAME = {"llava", "gemma3"}
-"""Random models whose likeliest tokens are the same behind both images; their logits differ (see test_images)."""
+"""Random models whose likeliest tokens are the same after both images; their logits differ (see test_images)."""
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ class Failing(LlamaForCausalLM):
         (Positionless, "does not take the mask or the positions of a tree"),
         (Bidirectional, "sees the tokens that come after a position"),
         (Crossing, "the rows of a batch"),
-        (Failing, "or a tree, stand behind a cache .The size of tensor a must match"),
+        (Failing, "or a tree, follow a cache .The size of tensor a must match"),
     ],
 )
 def test_a_model_that_does_not_score_trees_is_refused_when_it_is_met(broken, fault, build):

@@ -1,4 +1,4 @@
-"""Targets that see: trees and sessions behind images decode as `generate` does."""
+"""Targets that see: trees and sessions after images decode as `generate` does."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request, groups, prompts_of
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import InputError
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from tests.components.targets.images import FAMILIES, IMAGE, PLACED, ROOM, generated, prompt, seeing, text, worst
 from tests.components.targets.registry.walk import build
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_trees_behind_two_images_in_a_ragged_batch_decode_as_generate_does(family, monkeypatch):
+def test_trees_after_two_images_in_a_ragged_batch_decode_as_generate_does(family, monkeypatch):
     model = seeing(family, monkeypatch)
     target = HFTarget.from_model(model)
     requests = [prompt(model, 1), prompt(model, 2, before=2, after=4)]
@@ -32,7 +32,7 @@ def test_trees_behind_two_images_in_a_ragged_batch_decode_as_generate_does(famil
     swapped = prompts_of([replace(requests[0], inputs=requests[1].inputs | _kinds(requests[0])), requests[1]])
     assert worst(target, swapped, wanted) > 1e-3, "the images of rows make no difference"
     if family in PLACED:
-        monkeypatch.setattr(Rows, "places", lambda rows, positions: None)
+        monkeypatch.setattr(SlotMap, "places", lambda rows, positions: None)
         assert worst(target, batch, wanted) > 1e-3, "the offset of positions makes no difference"
 
 
@@ -183,12 +183,12 @@ def test_a_kind_of_model_is_tried_with_its_first_image(family, untried, monkeypa
         assert row.tokens == generated(model, row.request)[0]
 
 
-def test_a_model_that_scores_trees_behind_images_wrongly_refuses_them_and_reads_texts(untried, monkeypatch):
+def test_a_model_that_scores_trees_after_images_wrongly_refuses_them_and_reads_texts(untried, monkeypatch):
     model = seeing("qwen2_5_vl", monkeypatch)
     session = open_session(HFTarget.from_model(model), 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Rows, "places", lambda rows, positions: None)
-        with pytest.raises(InputError, match="does not score trees behind an image as it scores texts"):
+        patch.setattr(SlotMap, "places", lambda rows, positions: None)
+        with pytest.raises(InputError, match="does not score trees after an image as it scores texts"):
             session.admit([prompt(model, 1)])
     assert not notes(untried) and not session.live
     (entry,) = session.admit([text(9, 8, 7)])

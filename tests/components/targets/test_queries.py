@@ -1,4 +1,4 @@
-"""The queries that a target's memory shows, and the slots that sights choose by them."""
+"""The queries that a target's memory shows, and the slots that KV selections choose by them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.components.targets.test_layers import BROAD
 LONG = ([7, 8, 9, 4, 5, 6, 7, 8, 9, 1, 2, 3, 7, 8], [1, 2, 3], [3, 1, 4, 1, 5, 9, 2, 6, 5])
 
 
-def opened(target: HFTarget, sight, rows=LONG):
-    """A session of prompts behind their first tokens, which the sight has seen; the roots, and those commits."""
-    target.check_layers(LayerChoice.first(3, 3), sight)
+def opened(target: HFTarget, kv_selection, rows=LONG):
+    """A session of prompts after their first tokens, which the KV selection has seen; the roots, and those commits."""
+    target.check_layers(LayerChoice.first(3, 3), kv_selection)
     target.open(len(rows), 96)
-    sight.open(len(rows), 96)
+    kv_selection.open(len(rows), 96)
     tree, scores = target.admit(batch(rows))
     committed = target.commit(tree, accept(tree, scores.logits))
-    sight.commit(committed, target.memory())
+    kv_selection.commit(committed, target.memory())
     return committed.root
 
 
@@ -57,8 +57,8 @@ def test_a_memory_shows_the_queries_of_what_was_committed(kind, build):
     target = HFTarget.from_model(build("llama", **BROAD).float())
     if kind == "native":
         target._take_native()
-    sight = SnapKV(budget=3, window=1, pool=1)
-    root = opened(target, sight)
+    kv_selection = SnapKV(budget=3, window=1, pool=1)
+    root = opened(target, kv_selection)
     close = {"rtol": 1e-4, "atol": 1e-4}
     for row, prompt in enumerate(LONG):
         shown, wanted = target.memory().queries[:, row], literal_queries(target, prompt)
@@ -95,10 +95,10 @@ def test_a_prompt_read_in_pieces_shows_the_same_queries(build):
 def test_chunks_are_those_that_a_slow_choice_finds(build):
     """Row by row, layer by layer, head by head; the newest tokens take the place of the chunks ranked last."""
     target = HFTarget.from_model(build("llama"))
-    sight = KeyChunks(budget=9, chunk=2, recent=2, every=3)
-    opened(target, sight)
+    kv_selection = KeyChunks(budget=9, chunk=2, recent=2, every=3)
+    opened(target, kv_selection)
     memory = target.memory()
-    found = sight.choose(memory).slots
+    found = kv_selection.choose(memory).slots
     for row, count in enumerate(memory.counts):
         begin = max(0, count - 2) // 2 * 2
         fit = min((9 - (count - begin)) // 2, begin // 2)
@@ -116,10 +116,10 @@ def test_chunks_are_those_that_a_slow_choice_finds(build):
 @torch.no_grad()
 def test_snapkv_sees_what_the_prompts_end_attends_to(build):
     target = HFTarget.from_model(build("llama"))
-    sight = SnapKV(budget=6, window=2, pool=1)
-    opened(target, sight)
+    kv_selection = SnapKV(budget=6, window=2, pool=1)
+    opened(target, kv_selection)
     memory = target.memory()
-    found = sight.choose(memory).slots
+    found = kv_selection.choose(memory).slots
     count = memory.counts[0]
     for layer in range(3):
         for head in range(2):
@@ -137,18 +137,18 @@ def test_a_target_that_shows_no_queries_is_refused(build):
     target = HFTarget.from_model(build("llama"))
     target._taps._attention = dict.fromkeys(target._taps._attention)
     with pytest.raises(CompositionError, match="needs queries, which the target's attention does not show"):
-        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)).bind(target)
+        OwnLayers(kv_selection=KeyChunks(budget=4, chunk=1, recent=1, every=1)).bind(target)
 
 
 @torch.no_grad()
 def test_verified_sees_what_the_committed_tokens_attend_to(build):
-    """Behind ragged prompts, and behind a verification that accepts paths of several lengths."""
+    """After ragged prompts, and after a verification that accepts paths of several lengths."""
     target = HFTarget.from_model(build("llama"))
-    sight = Verified(budget=7, chunk=2, recent=3)
-    root, asked = opened(target, sight), [len(prompt) for prompt in LONG]
+    kv_selection = Verified(budget=7, chunk=2, recent=3)
+    root, asked = opened(target, kv_selection), [len(prompt) for prompt in LONG]
     for step in range(2):
         memory = target.memory()
-        found = sight.choose(memory).slots
+        found = kv_selection.choose(memory).slots
         for row, count in enumerate(memory.counts):
             end = max(0, count - 3) // 2
             fit = min((7 - (count - 2 * end)) // 2, end)
@@ -166,7 +166,7 @@ def test_verified_sees_what_the_committed_tokens_attend_to(build):
             tree = random_tree(root, [[1, 2, 3]] * 3, 6, torch.Generator().manual_seed(4))
             committed = target.commit(tree, accept(tree, target.score(tree).logits))
             asked = committed.count.tolist()
-            sight.commit(committed, memory)
+            kv_selection.commit(committed, memory)
 
 
 @torch.no_grad()
@@ -174,19 +174,21 @@ def test_verified_sees_what_the_committed_tokens_attend_to(build):
 def test_speckv_sees_what_the_likely_answer_attends_to(prompts, build):
     """The answer, and its queries, are those of a slow reading on what the prompt's own queries chose."""
     target = HFTarget.from_model(build("llama"))
-    drafter = OwnLayers(sight=SpecKV(budget=40, lookahead=3, window=2, pool=1))  # wide: the answer sees everything
+    drafter = OwnLayers(
+        kv_selection=SpecKV(budget=40, lookahead=3, window=2, pool=1)
+    )  # wide: the answer sees everything
     small = SpecKV(budget=6, lookahead=3, window=2, pool=1)
     drafter.bind(target)
     target.open(len(prompts), 96)
-    for sight in (drafter.sight, small):
-        sight.open(len(prompts), 96)
+    for kv_selection in (drafter.kv_selection, small):
+        kv_selection.open(len(prompts), 96)
     tree, scores = target.admit(batch(prompts))
     committed = target.commit(tree, accept(tree, scores.logits))
     memory = target.memory()
     before = memory.keys[:, 0, :, : memory.counts[0]].clone()
     small.commit(committed, memory)
     shown = []
-    drafter.sight.look_ahead = lambda queries, memory: shown.append(queries)
+    drafter.kv_selection.look_ahead = lambda queries, memory: shown.append(queries)
     drafter.commit(committed)
     small.look_ahead(shown[0], memory)
     assert torch.equal(before, memory.keys[:, 0, :, : memory.counts[0]]), "a lookahead writes no committed slot"

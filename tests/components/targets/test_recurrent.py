@@ -160,7 +160,7 @@ def lets_padding_change_the_window(monkeypatch):
 
     def spoiled(self, index, inputs, width, which=0):
         if self.paths is None:
-            self.aim(type(self.sight)(self.sight.start, [inputs.shape[2]] * len(inputs)), self.row)
+            self.aim(type(self.visibility)(self.visibility.start, [inputs.shape[2]] * len(inputs)), self.row)
         return widen(self, index, inputs, width, which)
 
     monkeypatch.setattr(RecurrentStates, "widen", spoiled)

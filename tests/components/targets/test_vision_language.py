@@ -73,7 +73,7 @@ def test_an_earlier_image_does_not_move_the_positions_of_a_text():
     target = HFTarget.from_model(model)
     text = torch.tensor([PROMPTS[0]])
     taught = target.teach(text, torch.ones_like(text, dtype=torch.bool)).logits
-    model.model.rope_deltas = torch.tensor([[-3]])  # what `generate` leaves behind an image
+    model.model.rope_deltas = torch.tensor([[-3]])  # what `generate` leaves after an image
     assert compare(target, wanted) is None
     assert torch.equal(target.teach(text, torch.ones_like(text, dtype=torch.bool)).logits, taught)
 

@@ -9,7 +9,7 @@ from specframe.components.targets.forward.masks import AttentionView, mask_of
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import TokenTree
 from specframe.neural.cache import SlotCache
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from specframe.testing import admitted
 from tests.components.targets.models import HEADED, MODERN, PROMPTS, SHAPES, batch
 
@@ -86,8 +86,8 @@ def test_the_window_decides(build):
         (AttentionView(), [[*range(6)], [*range(7)], [*range(8)], [*range(9)]]),
     ],
 )
-def test_what_a_path_behind_five_committed_tokens_sees(view, seen):
-    rows = Rows(SlotCache(1, 32, 1), rooted=False)
+def test_what_a_path_after_five_committed_tokens_sees(view, seen):
+    rows = SlotMap(SlotCache(1, 32, 1), rooted=False)
     rows.join(torch.tensor([5]), [5])
     index = torch.arange(4)[None]
     tree = TokenTree(index + 1, index - 1, index >= 0, index * 0, levels=3)

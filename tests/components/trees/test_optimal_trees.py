@@ -61,7 +61,7 @@ def test_no_shape_beats_the_dynamic_program_with_two_tables(
     assert expected_tau(shape, table, off_path) == pytest.approx(best)
 
 
-def test_the_second_table_serves_what_stands_behind_another_choice() -> None:
+def test_the_second_table_serves_what_stands_after_another_choice() -> None:
     table, off_path = [[0.5, 0.3], [0.6, 0.2]], [[], [0.4]]
     shape = Shape([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0), (0, 0, 0)])
     deeper = 0.5 * 0.2 * 0.4 + 0.5 * 0.6 * 0.6

@@ -335,5 +335,5 @@ def test_policies_declare_what_they_draw() -> None:
     assert Dynamic().promise.draws == Chain().promise.draws == {Draw.TOP}
     assert Fixed(widths=[2], draw=Draw.IID).promise.draws == {Draw.IID}
     assert Dynamic().promise.exact and Chain().promise.exact and Fixed(widths=[2]).promise.exact
-    assert Dynamic(width=10**6, nodes=8).width == 8, "behind the best 8 of a level none is among the best 8 of all"
+    assert Dynamic(width=10**6, nodes=8).width == 8, "after the best 8 of a level none is among the best 8 of all"
     assert Dynamic(depth=2, width=2, nodes=50).promise.nodes == 7, "no more candidates than depth and width give"

@@ -1,4 +1,4 @@
-"""`generate` and `stream` behind images: the texts of transformers' `generate` with the same pictures."""
+"""`generate` and `stream` after images: the texts of transformers' `generate` with the same pictures."""
 
 import pytest
 import torch

@@ -66,8 +66,8 @@ def test_what_the_configs_hold() -> None:
     assert reduced.config["draft_vocab_size"] == 6 and reduced.tensors["lm_head.weight"].shape == (6, 8)
     checklist = dict(reduced.checklist)
     assert checklist["LM head"] == "its own, 6 of 11 tokens" and checklist["bias"] == "vanilla, rank 3"
-    behind = dict(rounded(DFlash, {"head": Trimmed(keep=6)}).export("vllm").checklist)
-    assert behind["left behind"] == "the recipe's draft vocabulary of 6 tokens"
+    after = dict(rounded(DFlash, {"head": Trimmed(keep=6)}).export("vllm").checklist)
+    assert after["left out"] == "the recipe's draft vocabulary of 6 tokens"
     assert '"method": "dflash"' in rounded(DFlash, {}).export("vllm").command
     assert '"num_speculative_tokens": 3' in rounded(DFlash, {}).export("vllm").command
 

@@ -20,7 +20,7 @@ KINDS = ["sliding_attention", "full_attention"]
 
 
 def drafted(drafter: DFlash, features: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
-    """The predictions of a block behind a text of nine tokens, whose features may be given."""
+    """The predictions of a block after a text of nine tokens, whose features may be given."""
     teacher = random_teacher(drafter.target, 1, 12)
     rows = GivenSession.of(teacher if features is None else replace(teacher, features=features))
     drafter.open(1, 16)

@@ -140,7 +140,7 @@ def ngrams(tokens: Tensor, ngram: int) -> Tensor:
 
 
 def fusion_mask(n: int, level: int, device: torch.device | str | None = None) -> Tensor:
-    """Returns the attention mask of n features and the n + level - 1 n-grams behind them: [1, 1, S, S] bool (Figure 7).
+    """Returns the attention mask of n features and the n + level - 1 n-grams after them: [1, 1, S, S] bool (Figure 7).
 
     An n-gram's query knows the tokens up to its own last one, so it sees the n-grams up to itself: a later one holds a
     future token. The last `level` of these tokens have no feature yet. Features see the features up to their own; their

@@ -2,7 +2,7 @@
 
 A pair (feature i, token i + 1) is two entries of the encoder: the feature, and the n-gram that ends with the
 token. A drafted token is one: its n-gram. With one attention layer an entry's key and value depend on that entry
-alone, so nothing committed is ever computed again, and the draft's entries wait behind for the next commit to
+alone, so nothing committed is ever computed again, and the draft's entries wait for the next commit to
 write over them.
 """
 
@@ -24,7 +24,7 @@ NOTHING = -1
 class States(RowSession):
     """The decoding state of a session's rows.
 
-    Slots of the cache: feature i of a row at 2 i, its n-gram at 2 i + 1. Behind the longest row's stand the
+    Slots of the cache: feature i of a row at 2 i, its n-gram at 2 i + 1. After the longest row's stand the
     draft's n-grams, at the same slots in every row.
 
     Args:
@@ -124,8 +124,8 @@ class States(RowSession):
             inside = torch.arange(length, device=device) < more[:, None]
             grams = torch.where(inside[..., None], grams, NOTHING)
         recent = text.gather(1, more[:, None] + torch.arange(self.recent.shape[1], device=device))
-        self.recent = pending.behind(self.recent, recent)
-        self.feature = pending.behind(self.feature, features[rows, more - 1])
+        self.recent = pending.after(self.recent, recent)
+        self.feature = pending.after(self.feature, features[rows, more - 1])
         entries = torch.stack([features, self.encode(grams)], 2).flatten(1, 2)  # [B, 2 M, D]
 
         self.reserve(2 * (max(starts) + length))

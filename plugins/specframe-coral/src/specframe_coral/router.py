@@ -93,7 +93,7 @@ class Router:
         self.quantize = quantize
 
     def untrained(self, vocab: int) -> Router:
-        """The same head without weights, for a target of `vocab` tokens."""
+        """A copy of this head without weights, for a target of `vocab` tokens."""
         return Router(groups=self.groups, active=self.active, law=self.law)
 
     def bind(self, target: NeuralTarget) -> None:

@@ -105,7 +105,7 @@ class Trial:
 
 
 def decoding_rate(pipeline: Pipeline, prompts: Prompts) -> float:
-    """Tokens per second of decoding a few tokens behind each of the prompts, all side by side."""
+    """Tokens per second of decoding a few tokens after each of the prompts, all side by side."""
     settings = replace(pipeline.sampling, max_new_tokens=TOKENS, stop=[], stop_token_ids=[], grammar=None)
     endless = replace(settings, ignore_eos=True)
     requests = pipeline.requests(prompts, endless)

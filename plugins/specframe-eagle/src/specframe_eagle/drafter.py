@@ -56,7 +56,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         intermediate_size: inner width of a new drafter's MLPs; none: the target's. A loaded one has its own.
         window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
             short texts have them; none: all tokens.
-        sinks: the first tokens of a text that a window leaves in sight.
+        sinks: the first tokens of a text that a window leaves visible.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 

@@ -66,7 +66,7 @@ class Eagle3(NeuralDrafter[Wide]):
         intermediate_size: inner width of a new drafter's MLP; none: the target's. A loaded one has its own.
         window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
             short texts have them; none: all tokens; a loaded one may have its own.
-        sinks: the first tokens of a text that a window leaves in sight.
+        sinks: the first tokens of a text that a window leaves visible.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -114,7 +114,7 @@ class Eagle3(NeuralDrafter[Wide]):
         self._layout: Layout3 | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         self.head = self._source
         drafter = super().untrained(vocab)
         drafter._source, drafter.reads, drafter._layout = drafter.head, None, None
@@ -147,7 +147,7 @@ class Eagle3(NeuralDrafter[Wide]):
         return network
 
     def round(self, network: Wide, quantization: Quantization) -> Wide:
-        """A copy of the network in few bits, its norms computed by native code, the last as within whole drafts."""
+        """A quantized copy of the network, its norms computed by native code, the last as within whole drafts."""
         rounded = round_layers(network, quantization)
         if rounded.native is not None and rounded.layer.packed is not None:
             rounded.norm, rounded.fusion = native_norm(rounded.norm), native_fusion(rounded.fusion)

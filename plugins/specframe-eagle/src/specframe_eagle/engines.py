@@ -76,7 +76,7 @@ def export(
         "bias": BIAS in tensors,
         "torch_dtype": str(layout.dtype).removeprefix("torch."),
     }
-    share = "" if support is None else f"; the recipe's draft vocabulary of {len(support):,} tokens stays behind"
+    share = "" if support is None else f"; the recipe's draft vocabulary of {len(support):,} tokens is left out"
     checklist = (
         ("layer", f"llama, width {target.config.hidden_size}, no norm before attention"),
         ("reads", "the target's last hidden state, after its final norm"),

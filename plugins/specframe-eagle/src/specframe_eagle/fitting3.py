@@ -2,7 +2,7 @@
 
 In EAGLE-3 a token reaches the next state through attention alone, so a network with random weights first has to learn
 that a position should look at itself. The regression of feature i + 1 on the taps at i and the embedding of token i + 1
-is found at once. `fc` gets the taps' part. Values and the map behind attention get the embeddings' part, as far as
+is found at once. `fc` gets the taps' part. Values and the map after attention get the embeddings' part, as far as
 their rank allows; and queries and keys begin so that an entry attends to itself.
 """
 

@@ -76,7 +76,7 @@ class EagleLayout:
                 f"{folder} holds no {checkpoint.WEIGHTS}. If the drafter is published as {PICKLED}, convert it once: "
                 "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
             )
-        names = checkpoint.shapes(weights)  # of matrices in few bits, too
+        names = checkpoint.shapes(weights)  # of quantized matrices, too
         sampling, gated = SAMPLER in names, GATE in names
         fc = SAMPLER if sampling else GATE if gated else "fc.weight"
         rows = names.get(DOWN.format(layers - 1), [0])[0]

@@ -165,7 +165,7 @@ def test_layers_with_a_window_are_read_and_written(form: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kinds", [[None, 2], [2, 2], [3, None]])
-def test_windows_hide_what_lies_behind_them_in_decoding_as_in_training(kinds: list[int | None], tmp_path: Path) -> None:
+def test_windows_hide_what_lies_after_them_in_decoding_as_in_training(kinds: list[int | None], tmp_path: Path) -> None:
     """Compares what a text's last entry sees through two layers, and the levels below every entry, read at once."""
     plain = stored(tmp_path, layers=2)
     width = next(filter(None, kinds))

@@ -32,7 +32,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         dropout: between the LSTM's layers, in training only.
         window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
             short texts have them; none: all tokens.
-        sinks: the first tokens of a text that a window leaves in sight.
+        sinks: the first tokens of a text that a window leaves visible.
         quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved unrounded.
     """
 
@@ -67,7 +67,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         return FalconNetwork(target.config, self.block, self.dropout, self.layers)
 
     def round(self, network: FalconNetwork, quantization: Quantization) -> FalconNetwork:
-        """A copy of the network in few bits, its LSTM too."""
+        """A quantized copy of the network, its LSTM too."""
         return network.rounded(quantization)
 
     def identity(self, config: Any) -> dict[str, Any]:

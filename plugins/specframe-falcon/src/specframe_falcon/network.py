@@ -61,7 +61,7 @@ class FalconNetwork(FeatureNetwork):
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config, layers)
         self.cells: Cells | None = None
-        """The LSTM's layers in few bits, where the network was rounded."""
+        """The LSTM's quantized layers, where the network was rounded."""
 
     @property
     def native(self) -> LevelModules | None:
@@ -137,7 +137,7 @@ class FalconNetwork(FeatureNetwork):
         return outputs, ends
 
     def _by_cells(self, cells: Cells, pairs: Tensor, state: State, counts: list[int] | None) -> tuple[Tensor, State]:
-        """The same by native code, row by row where they have different numbers of pairs."""
+        """Native predictions, row by row where rows have different numbers of pairs."""
         if counts is None or min(counts) == max(counts):
             return cells.run(pairs, *state)
         outputs, ends = pairs.new_zeros(*pairs.shape[:2], self.lstm.hidden_size), []
@@ -173,7 +173,7 @@ class FalconNetwork(FeatureNetwork):
         ]
 
     def rounded(self, quantization: Quantization) -> FalconNetwork:
-        """A copy in few bits; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
+        """A quantized copy; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
         network = round_layers(self, quantization)
         if self.lstm.hidden_size % 32 == 0:
             network.cells = Cells(

@@ -60,9 +60,9 @@ class GGUFFile:
         """The architecture's name in GGUF."""
         return str(self.metadata["general.architecture"])
 
-    def get(self, key: str, otherwise: Any = None) -> Any:
+    def get(self, key: str, default: Any = None) -> Any:
         """A value of the architecture's own metadata, such as `block_count`."""
-        return self.metadata.get(f"{self.architecture}.{key}", otherwise)
+        return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def raw(self, tensor: StoredTensor) -> np.ndarray[Any, Any]:
         """The bytes of a tensor of a known kind, mapped, uint8 [outputs, bytes]; a vector is one output."""
@@ -142,7 +142,7 @@ def _read(path: Path, data: mmap) -> GGUFFile:
     for tensor in tensors.values():
         if tensor.kind in KINDS and tensor.start + _size(tensor) > len(data):
             missing = tensor.start + _size(tensor) - len(data)
-            raise ValueError(f"{tensor.name} ends {missing:,} bytes behind the file's end")
+            raise ValueError(f"{tensor.name} ends {missing:,} bytes after the file's end")
     return GGUFFile(path, metadata, tensors)
 
 

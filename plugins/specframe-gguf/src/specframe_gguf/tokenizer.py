@@ -138,14 +138,14 @@ def _named(file: GGUFFile) -> dict[str, str]:
 
 
 def _frame(tokenizer: Tokenizer, file: GGUFFile, named: dict[str, Any]) -> None:
-    """Makes a tokenizer put the tokens before and behind every text that the file asks for."""
+    """Makes a tokenizer put the tokens before and after every text that the file asks for."""
     from tokenizers import processors
 
     first = file.metadata.get("tokenizer.ggml.add_bos_token", file.metadata[MODEL] == "llama")
     around = {"bos_token": bool(first), "eos_token": bool(file.metadata.get("tokenizer.ggml.add_eos_token", False))}
     added = {name: named[name] for name, wanted in around.items() if wanted and name in named}
-    before, behind = ([added[name]] if name in added else [] for name in around)
-    single = [*before, "$A", *behind]
-    pair = [*single, *(f"{part}:1" for part in [*before, "$B", *behind])]
+    before, after = ([added[name]] if name in added else [] for name in around)
+    single = [*before, "$A", *after]
+    pair = [*single, *(f"{part}:1" for part in [*before, "$B", *after])]
     known = [(token, tokenizer.token_to_id(token)) for token in set(added.values())]
     tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)

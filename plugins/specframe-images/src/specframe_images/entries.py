@@ -1,4 +1,4 @@
-"""Common parts of drafters behind images, whose entries go into the layer without the map of token and feature."""
+"""Common parts of drafters after images, whose entries go into the layer without the map of token and feature."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ImageNetwork(FeatureNetwork):
 class Layout:
     """Sources and positions of entries once each image's n pairs have become m of them: B rows of M pairs, R images."""
 
-    runs: list[tuple[int, int, int]]  # of each image its row, its first pair, and the pair behind its last
+    runs: list[tuple[int, int, int]]  # of each image its row, its first pair, and the pair after its last
     sources: Tensor  # [B, E] int64, of each entry: pair b M + i, or B M + r m + j, entry j of image r
     positions: Tensor  # [B, E] int64, of each entry in the text
     counts: list[int]  # entries of each row

@@ -137,7 +137,7 @@ class FlashSession(FeatureSession):
         super().__init__(network, embed, slots, room=room)
         self.masked = False  # an entry's one output has all levels
         self.ends: list[int] = []
-        """The position behind each row's last pair."""
+        """The position after each row's last pair."""
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the entries as they were kept: an image's are made of all its pairs at once."""

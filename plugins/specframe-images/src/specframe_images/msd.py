@@ -45,7 +45,7 @@ class MsdNetwork(ImageNetwork):
 class Msd(NeuralDrafter[MsdNetwork]):
     """The drafter of Lin et al. 2025 (Speculative Decoding Reimagined for Multimodal Large Language Models, MSD).
 
-    It drafts as EAGLE's does, level by level in any tree. Behind a text alone its predictions are those of EAGLE's
+    It drafts as EAGLE's does, level by level in any tree. After a text alone its predictions are those of EAGLE's
     network; over a target that reads no images it is that. Embedding and head are the target's, frozen and not saved.
 
     Args:

@@ -44,10 +44,10 @@ class Fitted:
     area: float
     """Area under the curve: the chance that a harmless token is ranked above a harmful one."""
     surprise_area: float
-    """The same for the rule without training, which ranks by p."""
+    """Area under the curve of the rule without training, which ranks by p."""
     points: tuple[Operating, ...]
     surprise_points: tuple[Operating, ...]
-    """The same for -log p, as minus the limit in nats."""
+    """Operating points of the rule by -log p; the limit is in nats, negated."""
 
 
 def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:

@@ -51,7 +51,7 @@ class Judge:
         self._vocab: int | None = None
 
     def untrained(self, vocab: int) -> Judge:
-        """The same with made-up weights, for a target of `vocab` tokens: about half of what it judges is harmless."""
+        """A copy with random weights for a target of `vocab` tokens, which judges about half of the tokens harmless."""
         small = copy(self)
         small.weights, small._vocab = None, vocab
         return small

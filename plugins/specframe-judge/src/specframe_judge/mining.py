@@ -66,7 +66,7 @@ class _Trial:
     tried: Refused | None = None
     """The refusal whose token `start` ends with; None for the target's own answer."""
     found: list[Refused] = field(default_factory=list)
-    """Refusals behind `start`, in the answer that is being finished."""
+    """Refusals after `start`, in the answer that is being finished."""
     answer: list[int] = field(default_factory=list)
     left: list[Refused] = field(default_factory=list)
     """Refusals of `answer` that have no label yet."""
@@ -104,7 +104,7 @@ def mine(
 
     As AutoJudge does: the target answers greedily. At a place where it refuses the drafter's token, that token is put
     there and the target finishes the text. If the answer is right the token was harmless and stays; otherwise the
-    target's own is kept; then comes a refusal behind it, `most` in each problem. `run.batch` problems are mined at a
+    target's own is kept; then comes a refusal after it, `most` in each problem. `run.batch` problems are mined at a
     time. The pipeline decodes greedily and exactly; the refusals of a text that is being finished are those that come
     next, so a label costs one answer.
 
@@ -140,7 +140,7 @@ def mine(
 
 
 def _advance(pipeline: Pipeline, trial: _Trial, tokens: list[int]) -> Request | None:
-    """The request that finishes the problem's next text, given the tokens behind its start; None: it is done."""
+    """The request that finishes the problem's next text, given the tokens after its start; None: it is done."""
     while True:
         answer = [*trial.start, *tokens]
         trial.take(answer, trial.problem.right(pipeline.decode(answer)))
@@ -168,9 +168,9 @@ def _note(cycle: Cycle, session: Session, running: dict[int, _Trial], tap: str) 
 
 
 def refusal_of(cycle: Cycle, row: int, entry: Entry, tap: str, start: int) -> Refused | None:
-    """The row's refused token of a cycle: the first drafted one behind the accepted path; None: none was refused.
+    """The row's refused token of a cycle: the first drafted one after the accepted path; None: none was refused.
 
-    The entry's tokens come behind `start` others. A text that ended before the bonus has none.
+    The entry's tokens come after `start` others. A text that ended before the bonus has none.
     """
     verdict, draft = cycle.verdict, cycle.draft
     path = [node for node in verdict.path[row].tolist() if node >= 0]

@@ -23,7 +23,7 @@ FLOOR = -1e30
 
 
 def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) -> Verdict:
-    """The accepted path, and the target's own token behind it.
+    """The accepted path, and the target's own token after it.
 
     At every node the target's token is drawn. The child that holds it is accepted, as by `match`, with the same noise;
     without one, the most probable child under the target's logits of those that `judge` lets pass, on a tie the first;

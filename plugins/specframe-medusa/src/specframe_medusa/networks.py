@@ -1,4 +1,4 @@
-"""Trained modules: residual blocks on a feature, one stack a level, and the LM heads behind them."""
+"""Trained modules: residual blocks on a feature, one stack a level, and the LM heads after them."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def decoded(drafter, target) -> tuple[Tensor, Tensor, list[dict[int, tuple[list[
     return tokens, mask, rejected
 
 
-def told(make, layers=6):
-    """A target, a drafter bound to it, and the texts decoded with them, of which `decoded` tells."""
+def taught(make, layers=6):
+    """A target, a drafter bound to it, and the texts decoded with them, of which `decoded` records."""
     target = tiny_target(layers=layers)
     drafter = bound(make, target)
     return target, drafter, *decoded(drafter, target)
@@ -93,7 +93,7 @@ def told(make, layers=6):
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification(make) -> None:
-    target, drafter, tokens, mask, rejected = told(make)
+    target, drafter, tokens, mask, rejected = taught(make)
     rollout = Replay(levels=LEVELS, roots=100)
     teacher = rollout.ask(target, drafter, tokens, mask)
     student = rollout(drafter, teacher, 0.0)
@@ -108,11 +108,11 @@ def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification
         assert {root for root in there if root in inside or root < max(inside)} == set(inside)
         for root, (drafted, logits) in inside.items():
             k = there[root]
-            behind = [length + level * count + k for level in range(LEVELS - 1)]
-            assert teacher.tokens[row, behind].tolist() == drafted[:-1]
-            torch.testing.assert_close(teacher.logits[row, [root, *behind]], logits[:LEVELS])
+            after = [length + level * count + k for level in range(LEVELS - 1)]
+            assert teacher.tokens[row, after].tolist() == drafted[:-1]
+            torch.testing.assert_close(teacher.logits[row, [root, *after]], logits[:LEVELS])
             assert student.argmax[row, k::count].tolist() == drafted
-            assert student.position[row, k::count].tolist() == [root, *behind]
+            assert student.position[row, k::count].tolist() == [root, *after]
             compared += 1
     assert compared > 10
 
@@ -120,8 +120,8 @@ def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_predictions_are_those_of_each_draft_by_itself(make) -> None:
-    """A draft alone behind its text gives the same numbers: nothing leaks from draft to draft, or from row to row."""
-    target, drafter, tokens, mask, _ = told(make)
+    """A draft alone after its text gives the same numbers: nothing leaks from draft to draft, or from row to row."""
+    target, drafter, tokens, mask, _ = taught(make)
     rollout = Replay(levels=LEVELS, roots=5)
     teacher = rollout.ask(target, drafter, tokens, mask)
     student = rollout(drafter, teacher, 0.0)
@@ -130,10 +130,10 @@ def test_predictions_are_those_of_each_draft_by_itself(make) -> None:
     for row in range(len(tokens)):
         for k in range(count):
             root = int(drafts.roots[row, k])
-            behind = [length + level * count + k for level in range(LEVELS - 1)]
-            text = torch.cat([tokens[row, : root + 1], teacher.tokens[row, behind]])[None]
+            after = [length + level * count + k for level in range(LEVELS - 1)]
+            text = torch.cat([tokens[row, : root + 1], teacher.tokens[row, after]])[None]
             alone = target.teach(text, torch.ones_like(text, dtype=torch.bool))
-            torch.testing.assert_close(alone.logits[0, root:], teacher.logits[row, [root, *behind]])
+            torch.testing.assert_close(alone.logits[0, root:], teacher.logits[row, [root, *after]])
             if not drafter.taps:
                 wanted = drafter.read_text(text)[0, root:]
                 torch.testing.assert_close(student.logits[row, k::count], wanted)
@@ -190,7 +190,7 @@ def test_roots_are_chosen_at_random() -> None:
 
 
 def test_what_follows_a_drafted_end_does_not_count(monkeypatch) -> None:
-    target, drafter, tokens, mask, _ = told(language_model, layers=2)
+    target, drafter, tokens, mask, _ = taught(language_model, layers=2)
     even = frozenset(range(0, 11, 2))
     monkeypatch.setattr(type(target), "ends", even)  # so that many drafted tokens are ends
     teacher = Replay(levels=LEVELS, roots=9).ask(target, drafter, tokens, mask)
@@ -208,7 +208,7 @@ def test_what_follows_a_drafted_end_does_not_count(monkeypatch) -> None:
 
 
 def test_sampled_drafts_follow_the_drafter() -> None:
-    target, drafter, tokens, mask, _ = told(language_model, layers=2)
+    target, drafter, tokens, mask, _ = taught(language_model, layers=2)
     found = []
     for seed in range(40):
         torch.manual_seed(seed)
@@ -229,7 +229,7 @@ def test_sampled_drafts_follow_the_drafter() -> None:
 @pytest.mark.parametrize("make", [language_model, Eagle, Eagle3])
 def test_a_teacher_of_texts_is_read_along(make) -> None:
     """As validation has it."""
-    target, drafter, tokens, mask, _ = told(make)
+    target, drafter, tokens, mask, _ = taught(make)
     teacher = target.teach(tokens, mask)
     student = Replay()(drafter, teacher, 0.0)
     other = (AlongText() if not drafter.taps else TeacherForced(noise=0.0))(drafter, teacher, 0.0)
@@ -240,7 +240,7 @@ def test_a_teacher_of_texts_is_read_along(make) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_gradients_reach_the_drafter_alone_and_help(make) -> None:
-    target, drafter, tokens, mask, _ = told(make)
+    target, drafter, tokens, mask, _ = taught(make)
     rollout, loss = Replay(levels=LEVELS), JensenShannon()
     torch.manual_seed(0)
     teacher = rollout.ask(target, drafter, tokens, mask)
@@ -257,14 +257,14 @@ def test_gradients_reach_the_drafter_alone_and_help(make) -> None:
 
 
 def test_drafting_drops_nothing_out_and_puts_training_back() -> None:
-    target, drafter, tokens, mask, _ = told(language_model, layers=2)
+    target, drafter, tokens, mask, _ = taught(language_model, layers=2)
     drafter.module.train()
     Replay().ask(target, drafter, tokens, mask)
     assert drafter.module.training
 
 
 def test_refusals() -> None:
-    target, drafter, tokens, mask, _ = told(language_model)
+    target, drafter, tokens, mask, _ = taught(language_model)
     for options, message in (
         ({"levels": 0}, "levels must be at least 1"),
         ({"roots": 0}, "roots must be at least 1"),

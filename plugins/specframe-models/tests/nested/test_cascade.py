@@ -78,10 +78,10 @@ TOP = {
     "suffix": lambda: cascade(Suffix(), tokens=4, ask=2),
     "three levels": three,
     "the target's layers": lambda: cascade(Suffix(), OwnLayers(exit=1), ask=2),
-    "a sight": lambda: cascade(model(), OwnLayers(sight=SinkWindow(sinks=1, recent=1)), ask=2),
+    "a KV selection": lambda: cascade(model(), OwnLayers(kv_selection=SinkWindow(sinks=1, recent=1)), ask=2),
     "chosen chunks": lambda: cascade(
-        ModelDrafter.from_model(tiny_llama(3, seed=8), sight=SinkWindow(sinks=1, recent=2)),
-        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
+        ModelDrafter.from_model(tiny_llama(3, seed=8), kv_selection=SinkWindow(sinks=1, recent=2)),
+        OwnLayers(kv_selection=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
         ask=2,
     ),
     "the target's layers below": lambda: cascade(OwnLayers(exit=1), ask=2),
@@ -149,8 +149,8 @@ def test_triforce_gives_the_target_s_text_and_reports_what_it_read(temperature, 
             "tokens": 4,
             "ask": 2,
             "draw": draw,
-            "draft": {**small, "sight": {"use": "window", "sinks": 1, "recent": 4}},
-            "review": {"use": "self", "sight": chunks},
+            "draft": {**small, "kv_selection": {"use": "window", "sinks": 1, "recent": 4}},
+            "review": {"use": "self", "kv_selection": chunks},
         },
         sampling={"temperature": temperature, "top_p": 0.9, "max_new_tokens": 16},
         run={"batch": 2},
@@ -160,7 +160,7 @@ def test_triforce_gives_the_target_s_text_and_reports_what_it_read(temperature, 
     found = pipeline.generate(prompts)
     assert found.tokens == pipeline.plain().generate(prompts).tokens
     report = pipeline.parts.drafter.report()
-    review, shares = report["review"], [report[f"{level}'s sight"] for level in ("draft", "review")]
+    review, shares = report["review"], [report[f"{level}'s KV selection"] for level in ("draft", "review")]
     assert 1 <= review["tokens a forward"] <= 3 and 0 <= review["accepted"] <= 1
     assert review["tokens a forward"] * review["forwards"] == pytest.approx(found.acceptance.drafted)
     for share, budget in zip(shares, (5, 7), strict=True):

@@ -45,7 +45,7 @@ DRAWN = {
     "copies": lambda: drawn(Suffix()),
     "chosen chunks": lambda: cascade(
         model(8, vocab=2),
-        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
+        OwnLayers(kv_selection=KeyChunks(budget=4, chunk=1, recent=1, every=1)),
         draw=Draw.IID,
         rule="recursive",
     ),

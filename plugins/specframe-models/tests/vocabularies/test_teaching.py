@@ -58,7 +58,7 @@ def test_probabilities_count_for_the_first_token_that_writes_them() -> None:
         found = made.log_law[0, place].exp()
         b, a, ab, _ = law[position].tolist()
         assert found.tolist() == pytest.approx([a + ab, b, LEAST])  # c cannot be written: its mass is missing
-    assert made.log_law[0, 3].exp().tolist() == pytest.approx([LEAST, 1, LEAST])  # behind the a of ab comes b
+    assert made.log_law[0, 3].exp().tolist() == pytest.approx([LEAST, 1, LEAST])  # after the a of ab comes b
     assert made.argmax[0, 3] == 1
 
 
@@ -193,7 +193,7 @@ def test_it_learns_while_it_decodes_and_the_text_stays(kind: str, batch: int) ->
     for _ in range(2):
         assert composed.generate(PROMPTS).tokens == plain.tokens
     assert learning.learner is not None
-    history = learning.learner.ledger.history
+    history = learning.learner.run_state.history
     assert any(not torch.equal(one, two) for one, two in zip(weights, learning.learner.parameters, strict=True))
     assert max(entry["held_after"] for entry in history if entry["kept"]) > history[0]["held_before"] + 0.1
 

@@ -23,7 +23,7 @@ EAGLE = {"fc.weight", "layers.0.mlp.up_proj.weight"}
 class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
     """The parallel drafter of Xiao et al. 2024 (ParallelSpec).
 
-    A forward reads the entries committed since the last one and, behind them, K [MASK] tokens: the root's entry gives
+    A forward reads the entries committed since the last one and, after them, K [MASK] tokens: the root's entry gives
     the law of the first level and [MASK] k that of level k + 1, so K + 1 levels cost one forward, whatever tokens are
     drawn there. The [MASK]s are not cached. A deeper tree continues from the drafted tokens, K + 1 levels at a time.
 

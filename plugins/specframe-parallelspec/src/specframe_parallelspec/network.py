@@ -47,7 +47,7 @@ class ParallelSpecNetwork(FeatureNetwork):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions of every group along texts; the tokens behind its entry have no part in them."""
+        """The predictions of every group along texts; the tokens after its entry have no part in them."""
         pairs = torch.cat([embed(tokens[:, : features.shape[1]]), features], -1)
         return self.predicted(self.groups(pairs))
 
@@ -77,12 +77,12 @@ class ParallelSpecNetwork(FeatureNetwork):
         return torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2)
 
     def keep_masks(self, count: int) -> None:
-        """Keeps the first [MASK]s. Their predictions do not change: a [MASK] sees none of those behind it."""
+        """Keeps the first [MASK]s. Their predictions do not change: a [MASK] sees none of those after it."""
         self.masks = nn.Parameter(self.masks.detach()[:count].clone())
         self.levels = 1 + count
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs for the [MASK]s behind each pair, [.., 2H] -> [.., K, H]."""
+        """The layer's inputs for the [MASK]s after each pair, [.., 2H] -> [.., K, H]."""
         count, size = self.masks.shape
         embedded = self.masks.expand(*pairs.shape[:-1], -1, -1)
         if self.fc is None:
@@ -97,7 +97,7 @@ class ParallelSpecNetwork(FeatureNetwork):
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """The same: the outputs are compared with features that have passed the target's norm."""
+        """The outputs as they are: they are compared with features that have passed the target's norm."""
         return self.hidden(outputs)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:

@@ -33,39 +33,39 @@ def specframe_register(register: Register) -> None:
         summary="constant memory: attention to a window, and to the keys and values of the target's last layer",
     )
     register(
-        "sight",
+        "kv_selection",
         "window",
         "specframe_self.selections.window:SinkWindow",
         summary="StreamingLLM: the first tokens and the newest ones",
     )
     register(
-        "sight",
+        "kv_selection",
         "chunks",
         "specframe_self.selections.chunks:KeyChunks",
         summary="TriForce: the chunks whose keys fit the newest query, chosen anew now and then",
     )
     register(
-        "sight",
+        "kv_selection",
         "snapkv",
         "specframe_self.selections.snapkv:SnapKV",
         summary="SnapKV: the tokens that the end of the prompt looks at",
     )
     register(
-        "sight",
+        "kv_selection",
         "verified",
         "specframe_self.selections.verified:Verified",
         summary="SparseSpec, SpecAttn: what the last verification attended to most, chosen anew every cycle",
     )
     register(
-        "sight",
+        "kv_selection",
         "speckv",
         "specframe_self.selections.speckv:SpecKV",
         summary="SpecKV: the tokens that the end of the prompt and a likely answer look at",
     )
     register(
-        "sight",
+        "kv_selection",
         "upper",
-        "specframe_self.selections.upper:UpperPlane",
+        "specframe_self.selections.upper:UpperHalf",
         summary="QuantSpec: all tokens, by the upper 4 of 8 bits of keys and values",
     )
     register(

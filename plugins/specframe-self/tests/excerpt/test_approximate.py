@@ -80,7 +80,7 @@ def test_it_is_the_full_target_on_the_shortened_texts_row_by_row():
     assert not all(torch.equal(ours, theirs) for ours, theirs in different)
 
 
-def test_the_selection_leaves_nothing_behind():
+def test_the_selection_leaves_no_trace():
     target = approximate()
     decode(target, ROWS, steps=1)
     memory = target.memory()
@@ -117,7 +117,9 @@ def test_siblings_are_approximate_and_the_full_one_is_not():
     assert is_approximate(DelegatingTarget(target)) and not is_approximate(object())
 
 
-@pytest.mark.parametrize("drafter", [{"use": "lookup"}, {"use": "self", "sight": {"use": "window", "recent": 3}}])
+@pytest.mark.parametrize(
+    "drafter", [{"use": "lookup"}, {"use": "self", "kv_selection": {"use": "window", "recent": 3}}]
+)
 def test_drafts_keep_the_approximate_target_s_text(drafter):
     tree = None if drafter["use"] == "lookup" else {"use": "chain", "depth": 2}
     pipeline = specframe.compose(

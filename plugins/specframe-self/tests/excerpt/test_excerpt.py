@@ -115,7 +115,7 @@ def test_a_short_prompt_is_the_inner_drafter_s_own():
 
 
 @pytest.mark.parametrize("draw", [Draw.IID, Draw.WITHOUT_REPLACEMENT])
-def test_the_output_keeps_the_target_s_distribution_behind_a_cut_prompt(draw):
+def test_the_output_keeps_the_target_s_distribution_after_a_cut_prompt(draw):
     def parts() -> Parts:
         target, drafter = TableTarget(vocab=3, order=2, seed=0), excerpt()
         drafter.bind(target)

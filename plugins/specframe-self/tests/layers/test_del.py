@@ -1,4 +1,4 @@
-"""DEL finds the exit behind which nothing happens, and its drafts are lossless."""
+"""DEL finds the exit after which nothing happens, and its drafts are lossless."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choices(monkeypatch):
 
 
 @pytest.mark.parametrize("last", [1, 2, 4])
-def test_it_leaves_behind_the_last_layer_that_does_something(last, choices):
+def test_it_leaves_after_the_last_layer_that_does_something(last, choices):
     pipeline = composed(target_with_idle(range(last, 6), layers=6), DEL(depth=4))
     pipeline.generate(PROMPTS)
     assert {choice for choice in choices[len(choices) // 2 :] if choice[1] == 4} == {(last, 4)}

@@ -1,4 +1,4 @@
-"""A copy of the target's layers in few bits drafts on the target's own keys and values, and leaves no trace there."""
+"""A quantized copy of the target's layers drafts on the target's own keys and values, and leaves no trace there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specframe_self.selections.window import SinkWindow
 PROMPT = (0, 1, 2, 0, 1)
 OPTIONS = {
     "all tokens": dict,
-    "window": lambda: {"sight": SinkWindow(sinks=1, recent=3)},
+    "window": lambda: {"kv_selection": SinkWindow(sinks=1, recent=3)},
     "first layers": lambda: {"exit": 2},
 }
 TREES = {

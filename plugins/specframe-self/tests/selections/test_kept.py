@@ -29,7 +29,7 @@ from specframe.sampling.laws import Sampling
 from specframe_self.selections.chunks import KeyChunks
 from specframe_self.selections.snapkv import SnapKV
 from specframe_self.selections.speckv import SpecKV, most_probable
-from specframe_self.selections.upper import UpperPlane
+from specframe_self.selections.upper import UpperHalf
 from specframe_self.selections.window import SinkWindow
 
 VOCAB = 16
@@ -46,7 +46,7 @@ def speckv(budget: int = 12) -> SpecKV:
     return SpecKV(budget=budget, lookahead=5, window=4, pool=3)
 
 
-SIGHTS = {
+SELECTIONS = {
     "window": lambda: SinkWindow(sinks=2, recent=10),
     "snapkv": lambda: SnapKV(budget=12, window=4, pool=3),
     "chunks": lambda: KeyChunks(budget=12, chunk=2, recent=2, every=1),
@@ -55,27 +55,27 @@ SIGHTS = {
 }
 
 
-def keeping(sight, model=None) -> HFTarget:
+def keeping(kv_selection, model=None) -> HFTarget:
     target = HFTarget.from_model(model or tiny_llama(VOCAB, seed=3))
-    target.keep_part(sight)
+    target.keep_part(kv_selection)
     return target
 
 
-def recorded(sight) -> list[torch.Tensor]:
-    """A list that gets what the sight chooses, one new row after the other."""
-    found, choose = [], sight.choose
+def recorded(kv_selection) -> list[torch.Tensor]:
+    """A list that gets what the KV selection chooses, one new row after the other."""
+    found, choose = [], kv_selection.choose
 
     def remember(memory):
         found.append(choose(memory).slots)
         return ChosenSlots(found[-1])
 
-    sight.choose = remember
+    kv_selection.choose = remember
     return found
 
 
 @torch.no_grad()
 def along(target: HFTarget, rows: list[list[int]], text: torch.Tensor) -> torch.Tensor:
-    """The logits of a text behind each prompt, its first token being the prompt's: [B, N, V]."""
+    """The logits of a text after each prompt, its first token being the prompt's: [B, N, V]."""
     admit(target, rows, text[:, 0])
     order = torch.arange(text.shape[1]).expand_as(text)
     return target.score(
@@ -92,27 +92,27 @@ def admit(target: HFTarget, rows: list[list[int]], first: torch.Tensor, room: in
 
 @torch.no_grad()
 def on_chosen(target: HFTarget, rows: list[list[int]], text: torch.Tensor, slots: ChosenSlots) -> torch.Tensor:
-    """The same of a target that keeps everything, each token seeing the chosen slots and the text: a sight's pass."""
+    """Logits of a target that keeps all, by a pass on a KV selection: tokens see the chosen slots and the text."""
     admit(target, rows, text[:, 0])
     order = torch.arange(text.shape[1]).expand_as(text)
     chain = TokenTree(text, order - 1, torch.ones_like(text, dtype=torch.bool), torch.zeros_like(text), levels=2)
     return target.head(target.run_layers(LayerChoice.first(2, 2), chain, order, slots)["last"])
 
 
-@pytest.mark.parametrize("sight", [lambda: SinkWindow(sinks=2, recent=38), lambda: speckv(40)])
-def test_a_budget_of_the_prompt_gives_the_full_target_s_logits_bit_for_bit(sight):
-    target = keeping(sight())
+@pytest.mark.parametrize("kv_selection", [lambda: SinkWindow(sinks=2, recent=38), lambda: speckv(40)])
+def test_a_budget_of_the_prompt_gives_the_full_target_s_logits_bit_for_bit(kv_selection):
+    target = keeping(kv_selection())
     assert torch.equal(along(target, ROWS, TEXT), along(target.full(), ROWS, TEXT))
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_it_is_the_model_on_what_was_chosen_row_by_row(sight):
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_it_is_the_model_on_what_was_chosen_row_by_row(kv_selection):
     """Rows of unlike lengths stand side by side, one of them within the budget; positions stay those of the text."""
-    target = keeping(SIGHTS[sight]())
+    target = keeping(SELECTIONS[kv_selection]())
     chosen = recorded(target.keeps)
     found = along(target, ROWS, TEXT)
-    last = chosen[1::2] if len(chosen) == 6 else chosen  # a sight that looks ahead chooses for that, too
-    if sight == "speckv by a small model":
+    last = chosen[1::2] if len(chosen) == 6 else chosen  # a KV selection that looks ahead chooses for that, too
+    if kv_selection == "speckv by a small model":
         last = chosen
     assert len(last) == 3
     width = max(slots.shape[3] for slots in last)
@@ -123,10 +123,10 @@ def test_it_is_the_model_on_what_was_chosen_row_by_row(sight):
     assert (found - along(target.full(), ROWS, TEXT)).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_what_is_kept_of_a_row_follows_from_its_text_alone(sight):
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_what_is_kept_of_a_row_follows_from_its_text_alone(kv_selection):
     """Neighbours, the session's room and earlier sessions change no bit of what stays; the lookahead leaves nothing."""
-    target = keeping(SIGHTS[sight]())
+    target = keeping(SELECTIONS[kv_selection]())
     admit(target, ROWS, TEXT[:, 0])
     memory = target.memory()
     keys = [memory.keys[:, row, :, :count].clone() for row, count in enumerate(memory.counts)]
@@ -137,7 +137,7 @@ def test_what_is_kept_of_a_row_follows_from_its_text_alone(sight):
 
 
 def test_the_lookahead_is_dropped_again():
-    """A text of the lookahead's very tokens is computed anew, from the positions behind the prompt."""
+    """A text of the lookahead's very tokens is computed anew, from the positions after the prompt."""
     target = keeping(SpecKV(budget=39, lookahead=8, window=4, pool=3))
     admit(target, [LONG], torch.tensor([3]))
     memory = target.memory()
@@ -146,7 +146,7 @@ def test_the_lookahead_is_dropped_again():
     found = along(target, [LONG], TEXT[:1])
     with torch.no_grad():
         for block in target._running().cache._blocks:
-            block[:, :, :, 39:] = torch.nan  # nothing behind what is kept is read
+            block[:, :, :, 39:] = torch.nan  # nothing after what is kept is read
     order = torch.arange(3)[None]
     again = TokenTree(TEXT[:1], order - 1, order >= 0, torch.zeros_like(order), levels=2)
     with torch.no_grad():
@@ -156,9 +156,9 @@ def test_the_lookahead_is_dropped_again():
 
 
 def test_a_small_model_answers_with_its_most_probable_tokens():
-    sight = SpecKV(budget=12, lookahead=6, window=4, pool=3, drafter=small_model())
-    sight.bind(HFTarget.from_model(tiny_llama(VOCAB, seed=3)))
-    reader = sight.drafter.as_target()
+    kv_selection = SpecKV(budget=12, lookahead=6, window=4, pool=3, drafter=small_model())
+    kv_selection.bind(HFTarget.from_model(tiny_llama(VOCAB, seed=3)))
+    reader = kv_selection.drafter.as_target()
     found = most_probable(reader, torch.tensor(LONG), torch.tensor(5), 6).tolist()
     text = [*LONG, 5]
     for _ in range(5):
@@ -171,7 +171,7 @@ def test_rows_join_and_leave_and_drafts_keep_the_approximate_target_s_text():
     for drafter in (
         {"use": "lookup"},
         {"use": "self", "exit": 1},
-        {"use": "self", "sight": {"use": "window", "recent": 3}},
+        {"use": "self", "kv_selection": {"use": "window", "recent": 3}},
     ):
         pipeline = specframe.compose(
             target=keeping(speckv()),
@@ -248,4 +248,4 @@ def test_a_model_with_windows_or_recurrent_layers_keeps_everything():
     with pytest.raises(CompositionError, match="cannot keep a part of a prompt's keys and values"):
         keeping(speckv(), tiny_hybrid(VOCAB, seed=3))
     with pytest.raises(CompositionError, match="in int8"):
-        keeping(UpperPlane())
+        keeping(UpperHalf())

@@ -1,4 +1,4 @@
-"""The sight `verified` chooses the same tokens by native code as by PyTorch."""
+"""The KV selection `verified` chooses the same tokens by native code as by PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specframe.neural import PieceKeys
+from specframe.neural import ChunkKeys
 from specframe_self.selections.verified import Verified
 
 LAYERS, HEADS, SHARING, SIZE, ROOM = 2, 2, 3, 32, 400
@@ -21,16 +21,16 @@ def numbers(*shape, seed):
 
 
 def choices(chunk: int, native: bool) -> list[torch.Tensor]:
-    """The choices of the sight after every commit, as rows join and leave."""
-    sight = Verified(budget=96, chunk=chunk, recent=16)
-    sight.open(4, ROOM)
-    sight._native = native
+    """The choices of the KV selection after every commit, as rows join and leave."""
+    kv_selection = Verified(budget=96, chunk=chunk, recent=16)
+    kv_selection.open(4, ROOM)
+    kv_selection._native = native
     keys = numbers(LAYERS, 4, HEADS, ROOM, SIZE, seed=1)
     counts: list[int] = []
     found = []
     for step, (committed, new) in enumerate(STEPS):
         if committed is None:
-            sight.keep(torch.tensor([0, 2]))
+            kv_selection.keep(torch.tensor([0, 2]))
             keys, counts = keys[:, [0, 2, 1, 3]], [counts[0], counts[2]]
             continue
         first = len(counts) if new else 0
@@ -43,9 +43,9 @@ def choices(chunk: int, native: bool) -> list[torch.Tensor]:
             count=torch.tensor(counts), counts=counts, keys=keys[:, : len(counts)], queries=queries
         )
         prompt = SimpleNamespace() if new else None
-        sight.commit(SimpleNamespace(count=count, counts=committed, prompt=prompt), memory)
+        kv_selection.commit(SimpleNamespace(count=count, counts=committed, prompt=prompt), memory)
         assert first + len(committed) == len(counts)
-        found.append(sight.choose(memory).slots)
+        found.append(kv_selection.choose(memory).slots)
     return found
 
 
@@ -64,5 +64,5 @@ def test_the_choice_follows_the_queries():
 
 
 def test_native_code_is_not_loaded_for_the_choice_alone(monkeypatch):
-    monkeypatch.setattr("specframe.native.votes.are_loaded", lambda: False)
-    assert not PieceKeys.fits(torch.zeros(1, 64))
+    monkeypatch.setattr("specframe.native.top_chunks.are_loaded", lambda: False)
+    assert not ChunkKeys.fits(torch.zeros(1, 64))

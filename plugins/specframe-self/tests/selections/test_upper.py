@@ -1,4 +1,4 @@
-"""Drafts on the upper plane of keys and values are lossless; a verification that reads it alone is found."""
+"""Drafts on the upper halves of keys and values are lossless; a verification that reads it alone is found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw
 from specframe.native import decoder
 from specframe.sampling.laws import Sampling
-from specframe_self.selections.upper import UpperPlane
+from specframe_self.selections.upper import UpperHalf
 from specframe_self.selections.window import SinkWindow
 
 PROMPT = tuple(torch.randint(3, (189,), generator=torch.Generator().manual_seed(4)).tolist())
@@ -41,24 +41,24 @@ def native(vocab: int = 3, cache: str | None = "int8") -> HFTarget:
     return target
 
 
-def emission(tree: str, sight=UpperPlane) -> Emission:
+def emission(tree: str, kv_selection=UpperHalf) -> Emission:
     verifier, policy = TREES[tree]
-    target, drafter = native(), OwnLayers(quantize="int4", sight=sight())
+    target, drafter = native(), OwnLayers(quantize="int4", kv_selection=kv_selection())
     drafter.bind(target)
     parts = Parts(target, drafter, policy(), verifier())
     return Emission("", lambda: parts, Sampling(temperature=1.0), 3, PROMPT)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("sight", [UpperPlane, SinkWindow])
+@pytest.mark.parametrize("kv_selection", [UpperHalf, SinkWindow])
 @pytest.mark.parametrize("tree", TREES)
-def test_every_text_has_the_probability_that_the_target_gives_it(tree, sight):
-    found = emission(tree, sight).compare(budget=30_000)
+def test_every_text_has_the_probability_that_the_target_gives_it(tree, kv_selection):
+    found = emission(tree, kv_selection).compare(budget=30_000)
     assert found.enumeration.exhausted and found.bound < 1e-5
 
 
 @pytest.mark.full
-def test_a_verification_that_reads_the_upper_plane_alone_is_found(monkeypatch):
+def test_a_verification_that_reads_the_upper_halves_alone_is_found(monkeypatch):
     held = emission("chain")
     library, score, rough = decoder.load_native(), HFTarget.score, []
 
@@ -91,18 +91,18 @@ def test_texts_are_the_targets(batch):
         parts = {"target": native(11), "drafter": drafter, "tree": tree}
         return specframe.compose(**parts, sampling={"max_new_tokens": 40}, run={"batch": batch}).generate(prompts)
 
-    found = generated(OwnLayers(quantize="int4", sight=UpperPlane()))
+    found = generated(OwnLayers(quantize="int4", kv_selection=UpperHalf()))
     assert found.tokens == generated("none").tokens
     assert found.acceptance.tau > 1.5
 
 
 def test_a_drafting_model_is_refused():
-    """Its own keys and values are in one plane."""
-    with pytest.raises(CompositionError, match="take another sight than `upper`"):
-        ModelDrafter(model="anywhere", sight=UpperPlane())
+    """Its own keys and values are not split."""
+    with pytest.raises(CompositionError, match="take another KV selection than `upper`"):
+        ModelDrafter(model="anywhere", kv_selection=UpperHalf())
 
 
-def test_a_target_without_planes_is_refused():
+def test_a_target_without_split_int8_is_refused():
     with pytest.raises(CompositionError, match="add `cache: int8` to the target") as caught:
-        OwnLayers(sight=UpperPlane()).bind(native(cache=None))
+        OwnLayers(kv_selection=UpperHalf()).bind(native(cache=None))
     assert "\n" not in str(caught.value)

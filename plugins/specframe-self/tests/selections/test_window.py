@@ -20,13 +20,13 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from specframe.sampling.laws import Sampling
 from specframe.testing import audit, check_drafter
 from specframe_self.selections.window import SinkWindow
 
 PROMPT = (0, 1, 2, 0, 1)
-SIGHTS = {
+SELECTIONS = {
     "window of 1": lambda: SinkWindow(sinks=0, recent=1),
     "window of 2": lambda: SinkWindow(sinks=1, recent=1),
     "window of 4": lambda: SinkWindow(sinks=1, recent=3),
@@ -53,17 +53,19 @@ def emission(drafter: OwnLayers, tree, verifier, temperature: float = 1.0) -> Em
 @pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_every_text_has_the_probability_that_the_target_gives_it(sight, tree, temperature):
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_every_text_has_the_probability_that_the_target_gives_it(kv_selection, tree, temperature):
     verifier, policy = TREES[tree]
-    found = emission(OwnLayers(sight=SIGHTS[sight]()), policy(), verifier(), temperature).compare(budget=30_000)
+    found = emission(OwnLayers(kv_selection=SELECTIONS[kv_selection]()), policy(), verifier(), temperature).compare(
+        budget=30_000
+    )
     assert found.enumeration.exhausted and found.bound < 1e-9
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_it_keeps_the_contract_of_drafters(sight):
-    check_drafter(lambda: OwnLayers(sight=SIGHTS[sight]()), target=tiny)
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_it_keeps_the_contract_of_drafters(kv_selection):
+    check_drafter(lambda: OwnLayers(kv_selection=SELECTIONS[kv_selection]()), target=tiny)
 
 
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2], [4], [5, 6, 7, 8], [9, 9], [2, 4, 6], [8]]
@@ -85,9 +87,9 @@ def generated(drafter, batch: int, prompts=PROMPTS, tokens: int = 24):
 
 
 @pytest.mark.parametrize("options", [{}, {"skip": [1]}, {"skip": {"mlp": [0]}}, {"exit": 2}], ids=str)
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_greedy_texts_are_the_targets_while_rows_join_and_leave(sight, options):
-    found = generated(OwnLayers(sight=SIGHTS[sight](), **options), batch=4)
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_greedy_texts_are_the_targets_while_rows_join_and_leave(kv_selection, options):
+    found = generated(OwnLayers(kv_selection=SELECTIONS[kv_selection](), **options), batch=4)
     assert found.tokens == generated("none", batch=4).tokens == generated("none", batch=1).tokens
     assert found.acceptance.tau > 1 and len(set(map(len, found.tokens))) > 1
 
@@ -96,28 +98,31 @@ def test_greedy_texts_are_the_targets_while_rows_join_and_leave(sight, options):
 def test_greedy_texts_of_a_long_prompt_are_the_targets(batch):
     noise = torch.Generator().manual_seed(2)
     prompts = [torch.randint(4, 11, (length,), generator=noise).tolist() for length in (90, 70, 85, 60)]
-    found = generated(OwnLayers(sight=SinkWindow(sinks=2, recent=6)), batch, prompts, tokens=30)
+    found = generated(OwnLayers(kv_selection=SinkWindow(sinks=2, recent=6)), batch, prompts, tokens=30)
     assert found.tokens == generated("none", batch, prompts, tokens=30).tokens
     assert found.acceptance.tau > 1
 
 
 def test_a_draft_that_writes_into_committed_slots_is_found(monkeypatch):
-    right = Rows.chosen
+    right = SlotMap.chosen
 
     def over(rows, tree, nodes, slots):
-        sight = right(rows, tree, nodes, slots)
-        return replace(sight, places=sight.places - rows.base)
+        visibility = right(rows, tree, nodes, slots)
+        return replace(visibility, places=visibility.places - rows.base)
 
     target, window = tiny(), SinkWindow(sinks=1, recent=2)
     wanted = generated("none", batch=2).tokens
-    pipeline, law = composed(OwnLayers(sight=window), batch=2), emission(OwnLayers(sight=window), *drawn())
+    pipeline, law = (
+        composed(OwnLayers(kv_selection=window), batch=2),
+        emission(OwnLayers(kv_selection=window), *drawn()),
+    )
     assert pipeline.generate(PROMPTS).tokens == wanted
     assert law.compare(budget=30_000).bound < 1e-9
-    monkeypatch.setattr(Rows, "chosen", over)
+    monkeypatch.setattr(SlotMap, "chosen", over)
     assert pipeline.generate(PROMPTS).tokens != wanted
     assert law.compare(budget=30_000).tv > 1e-3
-    with pytest.raises(CompositionError, match="differ from drafts without a `sight`"):
-        OwnLayers(sight=window).bind(target)
+    with pytest.raises(CompositionError, match="differ from drafts without a `kv_selection`"):
+        OwnLayers(kv_selection=window).bind(target)
 
 
 def drawn():
@@ -125,22 +130,22 @@ def drawn():
 
 
 class Peeking(OwnLayers):
-    """Drafts anew, with another sight, where the first draft has a certain token."""
+    """Drafts anew, with another KV selection, where the first draft has a certain token."""
 
     def propose(self, root, tree, context):
         draft = super().propose(root, tree, context)
-        whole, self.sight = self.sight, SinkWindow(sinks=0, recent=1)
+        whole, self.kv_selection = self.kv_selection, SinkWindow(sinks=0, recent=1)
         again = super().propose(root, tree, context)
-        self.sight = whole
+        self.kv_selection = whole
         return again if int(draft.tokens[0, 1]) == 0 else draft
 
 
 @pytest.mark.full
-def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
+def test_a_kv_selection_that_looks_at_the_drafts_own_tokens_is_found():
     tree = Chain(depth=1, draw=Draw.IID)
-    assert not audit(lambda: OwnLayers(sight=SinkWindow(sinks=1, recent=3)), tree, target=tiny).findings
-    assert audit(lambda: Peeking(sight=SinkWindow(sinks=1, recent=3)), tree, target=tiny).findings
-    found = emission(Peeking(sight=SinkWindow(sinks=1, recent=3)), tree, Recursive())
+    assert not audit(lambda: OwnLayers(kv_selection=SinkWindow(sinks=1, recent=3)), tree, target=tiny).findings
+    assert audit(lambda: Peeking(kv_selection=SinkWindow(sinks=1, recent=3)), tree, target=tiny).findings
+    found = emission(Peeking(kv_selection=SinkWindow(sinks=1, recent=3)), tree, Recursive())
     assert found.compare(budget=2_000).tv > 1e-3
 
 
@@ -160,7 +165,7 @@ def test_wrong_windows_are_refused(sinks, recent):
 )
 def test_targets_that_cannot_be_seen_in_part_are_refused(target, words):
     with pytest.raises(CompositionError, match=words):
-        OwnLayers(sight=SinkWindow(sinks=4, recent=508)).bind(target())
+        OwnLayers(kv_selection=SinkWindow(sinks=4, recent=508)).bind(target())
 
 
 def sliding():
@@ -180,5 +185,5 @@ def sliding():
 
 
 def test_a_certificate_sees_few_tokens():
-    small = OwnLayers(sight=SinkWindow(sinks=4, recent=508), skip=[3]).untrained(3)
-    assert small.sight.budget == 2 and small.skip == {"attention": [0], "mlp": [0]}
+    small = OwnLayers(kv_selection=SinkWindow(sinks=4, recent=508), skip=[3]).untrained(3)
+    assert small.kv_selection.budget == 2 and small.skip == {"attention": [0], "mlp": [0]}

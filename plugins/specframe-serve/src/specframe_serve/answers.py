@@ -114,7 +114,7 @@ class Answers:
         require_tokens(settings.biases, vocab, "logit_bias")
         settings = replace(settings, stop_token_ids=[*settings.stop_token_ids, *asked.stop_token_ids])
         if settings.min_new_tokens:
-            settings = replace(settings, stop=[])  # `TextStream` finds stop texts behind the least tokens
+            settings = replace(settings, stop=[])  # `TextStream` finds stop texts after the least tokens
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         requests: list[Request] = []
         for prompt in prompts:

@@ -58,12 +58,12 @@ class InputImage(Strict):
         return self.image_url
 
 
-def tagger(kinds: Mapping[str, str], otherwise: str) -> Callable[[Any], str]:
-    """A function that names what a part or an item is by its `type`: one of `kinds`, else `otherwise`."""
+def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
+    """A function that names what a part or an item is by its `type`: one of `kinds`, else `default`."""
 
     def name(part: Any) -> str:
         kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-        return kinds.get(str(kind), otherwise)
+        return kinds.get(str(kind), default)
 
     return name
 

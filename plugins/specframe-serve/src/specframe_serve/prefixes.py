@@ -133,7 +133,7 @@ class Prefixes:
 
 
 def aligned(prefixes: Sequence[KnownPrefix | None]) -> list[KnownPrefix | None]:
-    """The prefixes, cut to one length where that takes few tokens: prompts behind such are read together."""
+    """The prefixes, cut to one length where that takes few tokens: prompts after such are read together."""
     cut: dict[int, int] = {}
     shortest = 0
     for count in sorted({len(prefix.tokens) for prefix in prefixes if prefix is not None}):
@@ -155,7 +155,7 @@ def _bytes(prefix: KnownPrefix) -> int:
 
 
 def _owned(prefix: KnownPrefix) -> KnownPrefix:
-    """The same in storage of its own size."""
+    """A copy of the prefix in storage of exactly its size."""
     return KnownPrefix(
         prefix.tokens, prefix.memory.clone(), {tap: part.clone() for tap, part in prefix.features.items()}
     )

@@ -16,7 +16,7 @@ class Closed(Exception):
 class Queue:
     """Waiting jobs in order of arrival, shared by the engine's thread and the web side.
 
-    A prompt of more than `prefill` tokens is *long*: it is read in pieces, and shorter prompts behind it are admitted
+    A prompt of more than `prefill` tokens is *long*: it is read in pieces, and shorter prompts after it are admitted
     between two pieces. Then the first long prompt has turns until as many of its tokens are read as of those, so that a
     stream of short prompts at most doubles its time, and a slot is left for it.
     """

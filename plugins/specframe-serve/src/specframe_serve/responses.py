@@ -123,7 +123,7 @@ class ResponseRequest(Strict):
     top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def chat(self) -> ChatRequest:
-        """The same as a request for a chat completion. Raises ApiError for an answer with too many calls."""
+        """The request as one for a chat completion. Raises ApiError for an answer with too many calls."""
         form = self.text.format if self.text is not None else None
         choice = self.tool_choice
         if isinstance(choice, NamedFunctionTool):

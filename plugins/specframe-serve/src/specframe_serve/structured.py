@@ -59,7 +59,7 @@ class TextFormat(JsonSchema):
 
     @property
     def response_format(self) -> ResponseFormat:
-        """The same as a chat completion has it."""
+        """The constraint in the form of a chat completion."""
         if self.type != "json_schema":
             return ResponseFormat(type=self.type)
         schema = JsonSchema(name=self.name, schema=self.schema_, strict=self.strict)

@@ -12,7 +12,7 @@ class TextStream:
     """The text of one answer, emitted piece by piece; emitted text is never taken back.
 
     Half characters and possible beginnings of a stop text are held back. The pieces together are the text of all
-    tokens, cut before the first stop text behind the first `least` tokens.
+    tokens, cut before the first stop text after the first `least` tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), least: int = 0) -> None:

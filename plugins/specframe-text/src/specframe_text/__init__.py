@@ -18,7 +18,7 @@ def specframe_register(register: Register) -> None:
         "drafter",
         "logitspec",
         "specframe_text.lookahead.logitspec:LogitSpec",
-        summary="the last logits' runners-up, and copies behind them",
+        summary="the last logits' runners-up, and copies after them",
     )
     register(
         "drafter",

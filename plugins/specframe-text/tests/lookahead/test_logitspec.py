@@ -1,4 +1,4 @@
-"""LogitSpec: guesses from the last logits, and copies behind them."""
+"""LogitSpec: guesses from the last logits, and copies after them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drafted(drafter: LogitSpec, root: int) -> list[tuple[int, ...]]:
     return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1])]
 
 
-def test_the_guesses_stand_below_the_root_with_copies_behind_them() -> None:
+def test_the_guesses_stand_below_the_root_with_copies_after_them() -> None:
     drafter = LogitSpec(guesses=3, nodes=99)
     begun(drafter, [3, 4, 5, 6, 7, 3, 4, 5, 6, 7, 1], [1, 3, 9])  # 1 came: it is no guess of what follows it
     assert drafted(drafter, 1) == [(3,), (3, 4), (3, 4, 5), (3, 4, 5, 6), (3, 4, 5, 6, 7), (9,)]

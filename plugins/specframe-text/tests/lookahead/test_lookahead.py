@@ -58,16 +58,16 @@ def test_the_window_is_the_authors(prompt: list[int], ngram: int, width: int, ro
         assert len(trie) <= 1 + (width - 1) + (ngram - 2) * width
         found = window.advance(root, [after(path_of(trie, node)) for node in ends])
         rows, ngrams = literal(rows, root)
-        assert [(token, *behind) for token, behind in found] == ngrams
+        assert [(token, *later) for token, later in found] == ngrams
 
 
 def test_the_pool_keeps_the_ngrams_seen_last() -> None:
     pool = NgramPool(length=3, most=2)
     pool.add_text([1, 2, 3, 1, 4, 5, 1, 2, 3])
-    assert pool.behind(1) == [(2, 3), (4, 5)]
+    assert pool.later(1) == [(2, 3), (4, 5)]
     pool.add(1, (6, 6))
-    assert pool.behind(1) == [(6, 6), (2, 3)]
-    assert pool.behind(2) == [(3, 1)] and pool.behind(9) == []
+    assert pool.later(1) == [(6, 6), (2, 3)]
+    assert pool.later(2) == [(3, 1)] and pool.later(9) == []
 
 
 def test_conformance() -> None:

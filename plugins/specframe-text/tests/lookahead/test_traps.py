@@ -138,12 +138,12 @@ def test_a_window_at_the_wrong_positions_finds_other_ngrams() -> None:
     """It stays lossless and drafts worse, so only a comparison with the authors' window can find it."""
 
     def after(path: list[int]) -> int:
-        return len(path)  # this target's tokens are their positions behind the last cycle's root
+        return len(path)  # this target's tokens are their positions after the last cycle's root
 
     found = {}
     for kind in (Window, Flat):
         window = kind([9], ngram=3, width=3)
         for root in range(4):
             ngrams = window.advance(root, [after([root, *path]) for path in window.paths()])
-        found[kind] = [behind[-1] for _, behind in ngrams]
+        found[kind] = [later[-1] for _, later in ngrams]
     assert found == {Window: [2, 3, 4], Flat: [2, 2, 2]}, "column i of the newest generation guesses token i + 2"

@@ -74,7 +74,7 @@ def test_of_an_array_that_is_cut_the_last_texts_are_found(
     while dropped > 0 and kept:
         dropped -= len(kept.pop(0)) + 1
     match = array.find(tail)
-    rows = array.behind(match, length=length, limit=1000) if match.length else []
+    rows = array.after(match, length=length, limit=1000) if match.length else []
     found = [row[: row.index(SEPARATOR)] if SEPARATOR in row else row for row in rows]
     assert (match.length, sorted(found)) == literal(kept, tail, length)
 

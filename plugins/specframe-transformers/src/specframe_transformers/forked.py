@@ -14,7 +14,7 @@ from torch import Tensor
 from specframe import InputError
 
 REMEMBERED = 128
-"""Tokens behind a text within which states are kept: no tree is deeper."""
+"""Tokens after a text within which states are kept: no tree is deeper."""
 PLAIN = (int, float, str, bytes, bool, type(None), list, tuple, dict, set)
 """Types of a function's variables in which a state is looked for."""
 
@@ -64,7 +64,7 @@ class Forked:
     def _ask(self, text: Text, tokens: Tensor, scores: Tensor) -> Tensor:
         above = self._above(text, tokens, scores)
         if above is not None and above.processor is None:
-            self._asked[text] = above  # behind a banned token: never reached
+            self._asked[text] = above  # after a banned token: never reached
             return scores
         if above is None:
             self._try(tokens, scores)

@@ -158,12 +158,12 @@ def _require_whole(entries: list[Entry], context: int) -> None:
 def _left_padding(prompts: Tensor, inputs: Mapping[str, Any]) -> list[int]:
     """Returns the number of padding tokens at the left of each row.
 
-    Raises InputError for a row that is masked elsewhere, or whose positions do not start behind its padding.
+    Raises InputError for a row that is masked elsewhere, or whose positions do not start after its padding.
     """
     mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
     seen = torch.ones_like(prompts) if mask is None else (mask != 0).to(prompts)
     if (seen.diff(dim=1) < 0).any():
-        raise InputError("the attention_mask has a 0 behind a 1; put the padding on the left of every row")
+        raise InputError("the attention_mask has a 0 after a 1; put the padding on the left of every row")
     if positions is not None:
         expected = seen.cumsum(1) - 1
         if positions.shape[-1] != prompts.shape[1] or ((positions.to(expected) != expected) & (seen != 0)).any():

@@ -47,7 +47,7 @@ def row_samplings(processors: Sequence[Any], prompts: Tensor, padding: Sequence[
 
 
 def _split(processors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The processors that stay, and the warpers behind them as fields of Sampling, which are faster.
+    """The processors that stay, and the warpers after them as fields of Sampling, which are faster.
 
     A warper is only translated when nothing but translated warpers follow it in Sampling's order.
     """

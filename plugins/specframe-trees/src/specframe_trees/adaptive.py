@@ -102,7 +102,7 @@ class Adaptive:
             self._tried, self._accepted = self._tried[rows], self._accepted[rows]
 
     def smaller(self) -> Adaptive:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         small = copy(self)
         small.depth = min(self.depth, 2)
         small.shape = self.shape.smaller()

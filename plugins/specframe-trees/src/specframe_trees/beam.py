@@ -34,7 +34,7 @@ class Beam:
         self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), width * depth + 1, depth)
 
     def smaller(self) -> Beam:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         return Beam(width=min(self.width, 2), depth=min(self.depth, 2))
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:

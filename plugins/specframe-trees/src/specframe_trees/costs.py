@@ -45,7 +45,7 @@ class Known:
     context: float
     """Mean number of tokens of the longest of these rows."""
     acceptance: list[float]
-    """Share of cycles that go on to a node of each level, behind first choices, as deep as was measured."""
+    """Share of cycles that go on to a node of each level, after first choices, as deep as was measured."""
     reading: float = 0.0
     """Seconds in which the drafter reads a token of a prompt."""
 

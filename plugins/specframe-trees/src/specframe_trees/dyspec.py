@@ -43,7 +43,7 @@ class DySpec:
         self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), self.budget + 1, depth)
 
     def smaller(self) -> DySpec:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         most = (min(self.budget, 4), min(self.depth, 2), min(self.width, 2))
         return DySpec(nodes=most[0], depth=most[1], width=most[2], threshold=self.threshold)
 

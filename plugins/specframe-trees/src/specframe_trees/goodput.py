@@ -25,20 +25,20 @@ POOLED = 512.0
 class Goodput:
     """One depth for all rows: the one of most expected tokens per second (SmartSpec, Liu et al. 2024, batch level).
 
-    A cycle of R rows with drafts of d levels behind C tokens takes T(R, d, C) seconds and is expected to commit the sum
+    A cycle of R rows with drafts of d levels after C tokens takes T(R, d, C) seconds and is expected to commit the sum
     over the rows of 1 + a1 + a1 a2 + ... + a1 ... ad tokens, where a_l is the row's recent acceptance of level l,
     estimated as in `adaptive`. The depth of the largest quotient is drafted; it may be 0, plain decoding. So a server
     with few requests speculates, and one that is busy stops where the target's arithmetic is worth more than the
-    guesses; behind long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
+    guesses; after long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
     counted by level; the paper takes one rate for all levels, which promises too much of deep drafts. A row begins with
     the acceptance of all rows so far, those that have left included, so that short answers need not learn it anew.
 
     A drafter that is asked reads the texts of all rows, new prompts and what it has put off; a file of `specframe
     profile` has the seconds for a token. They are spread over the rows' answers, whose length is the average of those
-    that ended, within what each may have: long prompts of short answers are not drafted behind.
+    that ended, within what each may have: long prompts of short answers are not drafted for.
 
     The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
-    deepest row and behind the longest, so that a level for one row costs as much as for all.
+    deepest row and after the longest, so that a level for one row costs as much as for all.
 
     The choice is made from earlier cycles, before anything is drawn: the draft is exact. Times come from files, not
     from the clock. A row's depth depends on the other rows, and so does its sample, unless the verifier draws by
@@ -102,7 +102,7 @@ class Goodput:
         self._texts.keep(rows.tolist())
 
     def smaller(self) -> Goodput:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         small = copy(self)
         small._rows = self._rows.smaller()
         small.promise = replace(small._rows.promise, alone=False)
@@ -143,14 +143,14 @@ class Goodput:
 
 
 def _read_over(timed: Mapping[int, Sequence[tuple[float, Tensor]]], rows: int, context: float) -> Tensor:
-    """The values for so many rows behind so many tokens, among those that were timed: by rows, context and values."""
+    """The values for so many rows after so many tokens, among those that were timed: by rows, context and values."""
     return _read_off([(count, _read_off(found, context)) for count, found in timed.items()], rows)
 
 
 def _read_off(timed: Sequence[tuple[float, Tensor]], place: float) -> Tensor:
     """The values at a place among those that were timed, which rise: the line between its neighbours.
 
-    Before the first place the values are the first; behind the last they are on the line through the last two, and not
+    Before the first place the values are the first; after the last they are on the line through the last two, and not
     below the last.
     """
     (first, values), (last, most) = timed[0], timed[-1]

@@ -29,7 +29,7 @@ class Greedy:
         self.promise = self.shape.promise(Draw.IID, *([Draw.TOP] if max(widths) > 1 else []))
 
     def smaller(self) -> Greedy:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         return Greedy(widths=[min(width, 2) for width in self.widths[:2]])
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:

@@ -42,7 +42,7 @@ class Sequoia:
         self.promise = self.shape.promise(draw)
 
     def smaller(self) -> Sequoia:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         small = copy(self)
         small.shape = self.shape.smaller()
         small.promise = small.shape.promise(self.draw)

@@ -40,7 +40,7 @@ class RowTexts:
         return max((text.length for text in self.rows), default=0)
 
     def observe(self, cycle: Cycle) -> None:
-        """Counts what a cycle committed; rows that come with a prompt are new, and stand behind the others."""
+        """Counts what a cycle committed; rows that come with a prompt are new, and follow the others."""
         counts, prompt = cycle.verdict.count.tolist(), cycle.committed.prompt
         if prompt is not None:
             self.rows += [

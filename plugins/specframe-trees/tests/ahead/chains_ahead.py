@@ -9,8 +9,8 @@ from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
-from specframe.decoding.alongside import Threads
 from specframe.decoding.clock import Clock
+from specframe.decoding.overlap import Threads
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.interfaces import Verifier

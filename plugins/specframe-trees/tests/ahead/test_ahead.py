@@ -19,7 +19,7 @@ from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.alongside import threads_of
+from specframe.decoding.overlap import threads_of
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
@@ -28,7 +28,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Committed, Draw
 from specframe.testing import check_drafter
 from specframe_trees.ahead.ahead import Ahead
-from specframe_trees.ahead.behind import Chains
+from specframe_trees.ahead.ready_chains import Chains
 from tests.components.sessions import CONTEXT
 
 
@@ -131,7 +131,7 @@ def test_what_is_refused() -> None:
         Ahead(drafter=ModelDrafter(model="zoo://talk-7m", layers=[0]))
     with pytest.raises(CompositionError, match="builds its own trees"):
         Ahead(drafter=Lookup())
-    with pytest.raises(CompositionError, match="drafts no deeper than 3 levels, and a chain behind a chain needs 9"):
+    with pytest.raises(CompositionError, match="drafts no deeper than 3 levels, and a chain after a chain needs 9"):
         Ahead(drafter=ModelDrafter(model="zoo://talk-7m", masks=2), window=4)
     with pytest.raises(CompositionError, match="stands alone"):
         Fused(first=ahead(), second=Lookup())

@@ -131,7 +131,7 @@ def test_one_commit_one_root_and_one_tree_cross_in_a_cycle(monkeypatch: pytest.M
     assert max(shape[-1] for shape in crossings.found) < 64
 
 
-class Behind(Placed):
+class After(Placed):
     """The tokens of a commit arrive with the features of the one before: a copy that is read too early."""
 
     late: dict[str, Tensor] | None = None
@@ -169,7 +169,7 @@ def test_control_features_of_the_cycle_before() -> None:
 
     near = drafts(Eagle())
     assert drafts(Placed(device="cpu", drafter=Eagle())) == near
-    assert drafts(Behind(device="cpu", drafter=Eagle())) != near
+    assert drafts(After(device="cpu", drafter=Eagle())) != near
 
 
 def test_embedding_and_head_are_copies_with_the_same_numbers() -> None:

@@ -17,11 +17,11 @@ from specframe.certify.compositions.branches import HiddenState
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding import alongside
 from specframe.decoding import clock as clocks
+from specframe.decoding import overlap
 from specframe.decoding import session as sessions
-from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
+from specframe.decoding.overlap import Overlap, Threads
 from specframe.decoding.session import Parts
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import AheadDrafter
@@ -40,7 +40,7 @@ class Sleepy(Ahead):
         sleep(self.chance.choice([0, 0, 0.002]))
 
 
-class Inline(Alongside):
+class Inline(Overlap):
     """No second thread: what is drafted ahead is drafted before the target scores."""
 
     @contextmanager
@@ -62,11 +62,11 @@ def test_the_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, sampled: b
 
     two = tokens()
     assert tokens(threads=Threads(1, 1)) == tokens(Sleepy) == two
-    monkeypatch.setattr(sessions, "Alongside", Inline)
+    monkeypatch.setattr(sessions, "Overlap", Inline)
     assert tokens() == two
 
 
-class Late(Alongside):
+class Late(Overlap):
     """Its thread is joined by `Joining`, after the verification."""
 
     running: threading.Thread | None = None
@@ -104,7 +104,7 @@ class Oversleeping(Ahead):
 
 def test_control_a_join_after_the_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws then come in the order of the threads, which no replay repeats."""
-    monkeypatch.setattr(sessions, "Alongside", Late)
+    monkeypatch.setattr(sessions, "Overlap", Late)
     with pytest.raises((HiddenState, AssertionError)):
         found = emission(Joining, lambda: ahead(Oversleeping, window=1, draw=Draw.IID)).compare(budget=300)
         assert found.tv < NOISE
@@ -144,7 +144,7 @@ def test_the_targets_exception_goes_first() -> None:
 
 
 class Time(threading.local):
-    """A time of each thread's own, which passes where a test says so."""
+    """A time of each thread's own, which passes where a test defines so."""
 
     now = 0.0
 
@@ -155,7 +155,7 @@ class Time(threading.local):
 def test_time_aside_is_no_time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     monkeypatch.setattr(clocks, "perf_counter", time)
-    monkeypatch.setattr(alongside, "perf_counter", time)
+    monkeypatch.setattr(overlap, "perf_counter", time)
 
     class Timed(Ahead):
         def run_ahead(self, draft: TokenTree, context: Context) -> None:
@@ -172,6 +172,6 @@ def test_time_aside_is_no_time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> N
     with clock.phase("session"):
         decoded(Parts(target, drafter, None, Match()), 8, clock=clock)
     cycles = clock.calls["score"]
-    assert clock.calls["aside"] == cycles > 0
-    assert clock.hidden == clock.seconds["aside"] == cycles
+    assert clock.calls["overlap"] == cycles > 0
+    assert clock.hidden == clock.seconds["overlap"] == cycles
     assert clock.seconds["wait"] == 0 and clock.cycles == 2 * cycles

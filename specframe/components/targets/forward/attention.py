@@ -69,7 +69,7 @@ def showing(
 
 
 def _registered(implementation: str) -> str:
-    """The name of a function that attends as the layer's config says, with this implementation as the layer's own."""
+    """The name of a function that attends as the layer's config names, with this implementation as the layer's own."""
     from transformers import AttentionInterface  # a slow import: commands that load no model do without
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

@@ -19,7 +19,7 @@ from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.rounding import agree
 from specframe.kernel.errors import first_line
-from specframe.native.sight import Tree
+from specframe.native.visibility import Tree
 from specframe.neural.cache import SlotCache, cache_name
 from specframe.neural.forward import EVERY, Features, Output, Pass, is_query
 
@@ -95,7 +95,7 @@ class StaticStep(nn.Module):
             positions: [B, N] int64, of the nodes.
             sees: [B, N, N] bool, which nodes a node sees, itself included.
             length: [B] int64, the number of a row's first slots that all of its nodes see.
-            planes: keys and values of every layer. The nodes are written behind the longest row's.
+            planes: keys and values of every layer. The nodes are written after the longest row's.
         """
         count, width = tokens.shape[1], planes[0].shape[2]
         base = length.max()
@@ -122,16 +122,16 @@ class StaticStep(nn.Module):
         return (logits, *[self._captured.pop(name) for name in self._names])
 
 
-def padded(asked: Pass, sight: Tree, rows: int, nodes: int) -> tuple[Tensor, ...]:
+def padded(asked: Pass, visibility: Tree, rows: int, nodes: int) -> tuple[Tensor, ...]:
     """A step's first inputs for a tree, padded in rows and nodes. A padding node sees itself alone."""
     batch, count = asked.tokens.shape
     tokens, places = asked.tokens.new_zeros(2, rows, nodes)
     tokens[:batch, :count] = asked.tokens
     places[:batch, :count] = asked.positions
     sees = torch.eye(nodes, dtype=torch.bool, device=tokens.device).repeat(rows, 1, 1)
-    sees[:batch, :count, :count] = sight.sees
+    sees[:batch, :count, :count] = visibility.sees
     length = tokens.new_zeros(rows)
-    length[:batch] = sight.length
+    length[:batch] = visibility.length
     return tokens, places, sees, length
 
 
@@ -219,24 +219,24 @@ class CompiledForward:
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
-        sight = asked.sight
+        visibility = asked.visibility
         plain = asked.layers is None and asked.keep is EVERY and asked.places is None
-        if isinstance(sight, Tree) and plain and not any(map(is_query, asked.taps)):
+        if isinstance(visibility, Tree) and plain and not any(map(is_query, asked.taps)):
             eager = self._steps.refused or _get_current_dispatch_mode() is not None
-            found = None if eager else self._run(asked, sight, memory)
+            found = None if eager else self._run(asked, visibility, memory)
             if found is not None:
                 return found
         return self._eager.run(asked, memory)
 
-    def _run(self, asked: Pass, sight: Tree, memory: SlotCache) -> tuple[Tensor, Features] | None:
+    def _run(self, asked: Pass, visibility: Tree, memory: SlotCache) -> tuple[Tensor, Features] | None:
         (batch, count), slots = asked.tokens.shape, memory.rows or 1
         rows, nodes = min(power(batch), slots), power(count)
         if memory.guarded and batch < rows == slots:
             return None  # the last row is no padding
-        memory.grow(width_of(sight.base + nodes))
+        memory.grow(width_of(visibility.base + nodes))
         with torch.inference_mode():  # always, so that no shape is compiled twice
             planes = memory.planes(rows)
-            given = padded(asked, sight, rows, nodes)
+            given = padded(asked, visibility, rows, nodes)
             found = self._steps.run(asked.taps, given, planes, partial(self._eager.run, asked, memory))
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""The part of a prompt that an approximate target reads, and of its keys and values that it keeps, by a sight."""
+"""The part of a prompt that an approximate target reads, and the keys and values that its KV selection keeps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from specframe.components.targets.forward.state import State
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import (
     NEWEST_QUERIES,
+    KVSelection,
     LayerChoice,
     LayeredTarget,
     LookingAhead,
     PromptSelection,
-    SightPolicy,
-    UpperSight,
+    UpperHalfSelection,
 )
 from specframe.kernel.types import Committed, Prompts
-from specframe.native.sight import Causal
+from specframe.native.visibility import Causal
 from specframe.neural.forward import NONE, Forward, Pass
 from specframe.neural.transfer import tensor_on
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptMemory:
-    """The memory of one new row, as a sight looks at it."""
+    """The memory of one new row, as a KV selection looks at it."""
 
     count: Tensor
     counts: Sequence[int]
@@ -53,7 +53,9 @@ class PromptMemory:
     def queries(self) -> Tensor:
         """The queries of the prompt's end. Raises CompositionError where the target shows none."""
         if self.shown is None:
-            raise CompositionError("a sight of this kind needs queries, which the target's attention does not show")
+            raise CompositionError(
+                "a KV selection of this kind needs queries, which the target's attention does not show"
+            )
         return self.shown
 
     def copy(self, row: int, count: int) -> Tensor:
@@ -61,21 +63,21 @@ class PromptMemory:
         raise CompositionError("a target that keeps a part of a prompt's keys and values has none of its beginning")
 
 
-def bound(model: LoadedModel, whole: LayeredTarget, sight: SightPolicy) -> SightPolicy:
-    """The sight, once it is known that a model can keep what it chooses; raises CompositionError otherwise.
+def bound(model: LoadedModel, whole: LayeredTarget, kv_selection: KVSelection) -> KVSelection:
+    """The KV selection, once it is known that a model can keep what it chooses; raises CompositionError otherwise.
 
     `whole` is a target around the same weights that keeps everything.
     """
     model.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
-    if isinstance(sight, UpperSight) or model.forward.cache == "int8":
+    if isinstance(kv_selection, UpperHalfSelection) or model.forward.cache == "int8":
         raise CompositionError(f"a target cannot {what} in int8, which rounds them in blocks of tokens")
     if isinstance(model.forward, CompiledForward):
         raise CompositionError("the option `keep` of a target goes without `compile`: leave one of them out")
     layers = model.config.num_hidden_layers
-    whole.check_layers(LayerChoice.first(layers, layers), sight)
-    if isinstance(sight, LookingAhead):
-        sight.bind(whole)
-    return sight
+    whole.check_layers(LayerChoice.first(layers, layers), kv_selection)
+    if isinstance(kv_selection, LookingAhead):
+        kv_selection.bind(whole)
+    return kv_selection
 
 
 def require_texts(prompts: Prompts) -> None:
@@ -85,16 +87,16 @@ def require_texts(prompts: Prompts) -> None:
 
 
 @torch.no_grad()
-def shorten(state: State, forward: Forward, sight: SightPolicy, committed: Committed, context: int) -> None:
-    """Drops what the sight does not choose of the prompts of new rows.
+def shorten(state: State, forward: Forward, kv_selection: KVSelection, committed: Committed, context: int) -> None:
+    """Drops what the KV selection does not choose of the prompts of new rows.
 
     Each row is by itself, so that what is kept follows from its text, and not from its neighbours. What is read ahead
-    is written behind it, where the next tree is written over it.
+    is written after it, where the next tree is written over it.
     """
     counts = committed.count.tolist()
     first = len(state.rows.counts) - len(counts)
     found = [
-        _chosen(state, forward, sight, _alone(committed, place), (first + place, place), context)
+        _chosen(state, forward, kv_selection, _alone(committed, place), (first + place, place), context)
         for place in range(len(counts))
     ]  # [layers or 1, 1, heads or 1, K] each
     if all(slots.shape[3] == count for slots, count in zip(found, counts, strict=True)):
@@ -113,25 +115,25 @@ def _alone(committed: Committed, place: int) -> Committed:
 
 
 def _chosen(
-    state: State, forward: Forward, sight: SightPolicy, committed: Committed, at: tuple[int, int], context: int
+    state: State, forward: Forward, kv_selection: KVSelection, committed: Committed, at: tuple[int, int], context: int
 ) -> Tensor:
     row, place = at
     memory = PromptMemory.of(state, row, place)
     (have,) = memory.counts
-    sight.open(1, have)
-    sight.commit(committed, memory)
-    if isinstance(sight, LookingAhead) and (steps := min(sight.lookahead, context - have)) > 0:
+    kv_selection.open(1, have)
+    kv_selection.commit(committed, memory)
+    if isinstance(kv_selection, LookingAhead) and (steps := min(kv_selection.lookahead, context - have)) > 0:
         state.cache.reserve(have + steps)
         memory = PromptMemory.of(state, row, place)
-        queries = _ahead(state, forward, sight.answers(committed), committed.root, (row, have, steps))
+        queries = _ahead(state, forward, kv_selection.answers(committed), committed.root, (row, have, steps))
         size = memory.keys.shape[-1]
-        sight.look_ahead(queries.unflatten(-1, (-1, size)).transpose(2, 3).to(memory.keys.dtype), memory)
-    slots = sight.choose(memory).slots
+        kv_selection.look_ahead(queries.unflatten(-1, (-1, size)).transpose(2, 3).to(memory.keys.dtype), memory)
+    slots = kv_selection.choose(memory).slots
     return slots[..., : int((slots[0, 0, 0] >= 0).sum())]
 
 
 def _ahead(state: State, forward: Forward, answer: Tensor | None, root: Tensor, at: tuple[int, int, int]) -> Tensor:
-    """The queries [layers, 1, T, heads * size] of a likely answer behind a row; without one, the target's own."""
+    """The queries [layers, 1, T, heads * size] of a likely answer after a row; without one, the target's own."""
     row, have, steps = at
     layers = len(state.cache.layers)
     queries, taps = list[Tensor](), frozenset(f"query.{layer}" for layer in range(layers))

@@ -149,7 +149,7 @@ class _Nothing(nn.Module):
         self._pair = pair
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Any:
-        """Zeros; with no attention weights behind them where a pair is expected."""
+        """Zeros; followed by no attention weights where a pair is expected."""
         nothing = torch.zeros_like(hidden_states)
         return (nothing, None) if self._pair else nothing
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.types import Drafts
-from specframe.native.sight import Causal, Listed, Mask, Sight, Tree
+from specframe.native.visibility import Causal, Listed, Mask, Tree, Visibility
 from specframe.neural.masks import draft_positions, visible_drafts
 
 
@@ -44,14 +44,14 @@ class AttentionView:
 ALL = AttentionView()
 
 
-def masks_of(sight: Sight, positions: Tensor, views: Mapping[str, AttentionView], dtype: torch.dtype) -> Any:
+def masks_of(visibility: Visibility, positions: Tensor, views: Mapping[str, AttentionView], dtype: torch.dtype) -> Any:
     """One mask, or for a decoder of several kinds of layers one for each; None where transformers' own is the same.
 
     Kinds with the same view of these positions share theirs. A mask is 0 where a query at `positions` [B, N] may look
     and -inf elsewhere, [B or 1, 1, N, S].
     """
-    nearest = {kind: view.within(sight.end) for kind, view in views.items()} or {"": ALL}
-    made = {view: mask_of(sight, positions, view, dtype) for view in dict.fromkeys(nearest.values())}
+    nearest = {kind: view.within(visibility.end) for kind, view in views.items()} or {"": ALL}
+    made = {view: mask_of(visibility, positions, view, dtype) for view in dict.fromkeys(nearest.values())}
     if len(nearest) == 1 or all(mask is None for mask in made.values()):
         return next(iter(made.values()))
     return {kind: made[view] for kind, view in nearest.items()}
@@ -66,55 +66,55 @@ def options_of_drafts(
     return {"position_ids": positions, "attention_mask": masks}
 
 
-def mask_of(sight: Sight, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+def mask_of(visibility: Visibility, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
     """The mask of one kind of layers, or None: see `masks_of`.
 
     Every node sees itself, padding too, so no softmax is empty. Both sdpa and eager attention take a float mask, and
     sdpa need not convert it once per layer.
     """
-    if isinstance(sight, Causal):
-        return _of_texts(sight, positions, view, dtype)
-    if isinstance(sight, Tree):
-        return _of_trees(sight, positions, view, dtype)
-    if isinstance(sight, Listed):
-        absent = (sight.listed[0, :, :1] < 0).expand(-1, positions.shape[1], -1)  # [B, N, K]
-        hidden = torch.cat([absent, ~sight.path], 2)
+    if isinstance(visibility, Causal):
+        return _of_texts(visibility, positions, view, dtype)
+    if isinstance(visibility, Tree):
+        return _of_trees(visibility, positions, view, dtype)
+    if isinstance(visibility, Listed):
+        absent = (visibility.listed[0, :, :1] < 0).expand(-1, positions.shape[1], -1)  # [B, N, K]
+        hidden = torch.cat([absent, ~visibility.path], 2)
         return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
-    hidden = ~sight.visible
+    hidden = ~visibility.visible
     if view is not ALL:
-        keys = torch.arange(sight.end, device=positions.device).expand(len(positions), -1)  # [B, S]
-        if sight.drafted is not None:
-            keys = torch.cat([keys[:, : sight.end - sight.drafted.shape[1]], sight.drafted], 1)
+        keys = torch.arange(visibility.end, device=positions.device).expand(len(positions), -1)  # [B, S]
+        if visibility.drafted is not None:
+            keys = torch.cat([keys[:, : visibility.end - visibility.drafted.shape[1]], visibility.drafted], 1)
         hidden = hidden | view.hides(positions[..., None], keys[:, None])
     return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
 
 
-def _of_texts(sight: Causal, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+def _of_texts(visibility: Causal, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
     """The mask of texts; transformers' own is right from the first token on, and for one that sees everything."""
     count = positions.shape[1]
-    if not sight.start or (count == 1 and view is ALL):
+    if not visibility.start or (count == 1 and view is ALL):
         return None
-    keys = torch.arange(sight.end, device=positions.device)
-    queries = keys[None, sight.start :, None]  # [1, count, 1]
+    keys = torch.arange(visibility.end, device=positions.device)
+    queries = keys[None, visibility.start :, None]  # [1, count, 1]
     hidden = (keys > queries) | view.hides(queries, keys[None, None])
-    mask = torch.zeros(1, 1, count, sight.end, dtype=dtype, device=positions.device)
+    mask = torch.zeros(1, 1, count, visibility.end, dtype=dtype, device=positions.device)
     return mask.masked_fill_(hidden, -torch.inf)
 
 
-def _of_trees(sight: Tree, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+def _of_trees(visibility: Tree, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
     """The mask of trees. A committed token's slot is its position, so a window hides the first slots of a row."""
     batch, count = positions.shape
-    base = sight.base
-    if count == 1 and sight.even and view is ALL:
+    base = visibility.base
+    if count == 1 and visibility.even and view is ALL:
         return None
-    mask = torch.zeros(batch, 1, count, sight.end, dtype=dtype, device=positions.device)
+    mask = torch.zeros(batch, 1, count, visibility.end, dtype=dtype, device=positions.device)
     if count > 1:
-        mask[:, 0, :, base:].masked_fill_(~sight.sees, -torch.inf)
-    if sight.even and view is ALL:
+        mask[:, 0, :, base:].masked_fill_(~visibility.sees, -torch.inf)
+    if visibility.even and view is ALL:
         return mask
     slots = torch.arange(base, device=positions.device)
-    if not sight.even:
-        gap = slots >= sight.length[:, None]  # [B, base]
+    if not visibility.even:
+        gap = slots >= visibility.length[:, None]  # [B, base]
         mask[..., :base].masked_fill_(gap[:, None, None], -torch.inf)
     if view is not ALL:
         queries = positions[..., None]

@@ -13,20 +13,20 @@ from torch.nn.functional import embedding
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import LayerChoice, SightPolicy, UpperSight
+from specframe.kernel.layers import KVSelection, LayerChoice, UpperHalfSelection
 from specframe.kernel.types import TokenTree, Verdict
+from specframe.native.argmax import BoundedHead, GreedyPass, can_bound
 from specframe.native.blocks import BLOCK
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, packed
 from specframe.native.linear import QuantizedLinear, logits_of, pack_floats
-from specframe.native.screen import GreedyPass, Screen, can_screen
-from specframe.native.sight import Causal, Listed, Mask, Tree
+from specframe.native.visibility import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Features, Forward, GreedyRun, Newest, Output, Pass, is_query
-from specframe.neural.ledger import Rows
-from specframe.neural.planes import GROUP, SPAN, PlaneCache
 from specframe.neural.quantize import Quantization, round_layers
+from specframe.neural.slot_map import SlotMap
+from specframe.neural.split_int8 import GROUP, SPAN, SplitInt8Cache
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
@@ -72,7 +72,7 @@ class NativeForward:
         """
         self.cache = cache
         self.head: nn.Module = packed(head)
-        self._screen: Screen | None = None
+        self._bounded: BoundedHead | None = None
         self._greedy: GreedyPass | None = None
         self._embeddings: Tensor = decoder.embed_tokens.weight
         self._pack = lambda parts: PackedLayers(config, decoder.rotary_emb, list(parts), DTYPES[cache])
@@ -81,7 +81,7 @@ class NativeForward:
         self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
 
     def add_copy(self, quantization: Quantization) -> None:
-        """Makes a copy of layers that were not quantized, in so few bits, for passes that choose it."""
+        """Quantizes a copy of layers that were not quantized, for passes that choose it."""
         if quantization not in self._copies:
             self._copies[quantization] = self._pack(round_layers(self._modules, quantization))
 
@@ -90,21 +90,21 @@ class NativeForward:
 
         `last` is in the model's dtype; a layer's feature is float32, as it enters the next, or rounded. See `Forward`.
         """
-        memory.aim(asked.sight.slots, asked.sight.end, asked.row)
-        if isinstance(asked.sight, Causal):
-            last, features = self._read(asked, asked.sight, memory)
+        memory.aim(asked.visibility.slots, asked.visibility.end, asked.row)
+        if isinstance(asked.visibility, Causal):
+            last, features = self._read(asked, asked.visibility, memory)
         else:
-            last, features = self.decode(asked, asked.sight, memory)
+            last, features = self.decode(asked, asked.visibility, memory)
         if "last" in asked.taps:
             features["last"] = last
-        if "best" in asked.taps and self._screen is not None:
-            features["best"] = self._screen.likeliest(last)
+        if "best" in asked.taps and self._bounded is not None:
+            features["best"] = self._bounded.argmax(last)
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
     @property
     def finds_best(self) -> bool:
         """True if it has the tap `best`."""
-        return self._screen is not None
+        return self._bounded is not None
 
     @property
     def greedy(self) -> GreedyRun | None:
@@ -113,29 +113,29 @@ class NativeForward:
 
     def find_best(self) -> None:
         """Makes a copy of the LM head for the tap `best`, if that tap takes less time than logits."""
-        if can_screen(self.head):
-            self._screen = Screen(self.head)
+        if can_bound(self.head):
+            self._bounded = BoundedHead(self.head)
             if self.cache != "int8" and self._embeddings.dtype in (torch.bfloat16, torch.float32):
                 table = self._embeddings.detach()
-                self._greedy = GreedyPass(self._layers, self._screen, table, self._ending)
+                self._greedy = GreedyPass(self._layers, self._bounded, table, self._ending)
 
-    def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
+    def _read(self, asked: Pass, visibility: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The hidden states and features [B, T, D] of texts, 0 at padding; and the queries of the newest tokens."""
         found: dict[str, Tensor] = {}
-        first, newest = 0, Newest(sight.lengths)
-        for count in together(sight.lengths):
+        first, newest = 0, Newest(visibility.lengths)
+        for count in together(visibility.lengths):
             rows = slice(first, first + count)
-            width = max(sight.lengths[rows])
-            if isinstance(memory, PlaneCache):
-                memory.begin(asked.row + first, count, sight.start)
-            for begin, end in self._pieces(sight.start, width):
+            width = max(visibility.lengths[rows])
+            if isinstance(memory, SplitInt8Cache):
+                memory.begin(asked.row + first, count, visibility.start)
+            for begin, end in self._pieces(visibility.start, width):
                 span = rows, slice(begin, end)
-                part, tree = _chunk(asked, span, sight.start + begin)
+                part, tree = _chunk(asked, span, visibility.start + begin)
                 if not newest.begin_before(end):
                     part = replace(part, taps=frozenset(tap for tap in part.taps if not is_query(tap)))
                 last, features = self.decode(part, tree, memory)
-                if isinstance(memory, PlaneCache):
-                    kept = [min(max(length - begin, 0), end - begin) for length in sight.lengths[rows]]
+                if isinstance(memory, SplitInt8Cache):
+                    kept = [min(max(length - begin, 0), end - begin) for length in visibility.lengths[rows]]
                     memory.append(asked.row + first, kept)
                 for tap, values in {**features, "": last}.items():
                     if is_query(tap):
@@ -150,7 +150,7 @@ class NativeForward:
     def _pieces(self, start: int, width: int) -> Iterator[tuple[int, int]]:
         """Yields the pieces in which texts of `width` tokens are read, from slot `start` on.
 
-        In planes a piece ends where tokens are rounded.
+        In split int8 a piece ends where tokens are rounded.
         """
         begin = 0
         while begin < width:
@@ -158,8 +158,10 @@ class NativeForward:
             yield begin, min(end, width)
             begin = end
 
-    def decode(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
-        """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
+    def decode(
+        self, asked: Pass, visibility: Tree | Mask | Listed, memory: SlotCache
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The states after the final norm, [B, T, D] in the model's dtype, and the layers' features."""
         if self.cache == "int8" and int((asked.positions.amax(1) - asked.positions.amin(1)).max()) > SPAN:
             raise InputError(f"a tree over keys and values in int8 has at most {SPAN} levels")
         entry = embedding(asked.tokens, self._embeddings) if asked.states is None else asked.states.clone()
@@ -169,13 +171,13 @@ class NativeForward:
         few = None if asked.layers is None else asked.layers.quantize
         layers = self._layers if few is None else self._copies[few]
         places = asked.positions if asked.places is None else asked.places
-        layers.run(hidden, places, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
+        layers.run(hidden, places, visibility, memory, asked.row, wanted, asked.layers, ending=self._ending)
         for tap in filter(is_query, wanted):
             wanted[tap] *= self._layers.shape.scale
         return hidden.to(self._embeddings.dtype), wanted
 
     def _choose(
-        self, tree: TokenTree, rows: Rows, taps: frozenset[str], context: int
+        self, tree: TokenTree, rows: SlotMap, taps: frozenset[str], context: int
     ) -> tuple[Features, Verdict | None]:
         """The features of all nodes of a tree, among them `best` and `last`, and the verdict, in one native call."""
         assert self._greedy is not None
@@ -201,10 +203,12 @@ def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tr
     batch, count = tokens.shape
     order = torch.arange(count)
     sees = (order[:, None] >= order).expand(batch, -1, -1)
-    sight = Tree(sees, torch.full((batch,), start), start)
+    visibility = Tree(sees, torch.full((batch,), start), start)
     states = None if asked.states is None else asked.states[span]
     row = asked.row + span[0].start
-    return replace(asked, tokens=tokens, positions=asked.positions[span], sight=sight, row=row, states=states), sight
+    return replace(
+        asked, tokens=tokens, positions=asked.positions[span], visibility=visibility, row=row, states=states
+    ), visibility
 
 
 def native_forward(
@@ -236,16 +240,18 @@ def require_cache(cache: CacheForm | None, forward: Forward) -> None:
         )
 
 
-def require_layers(forward: Forward, chosen: LayerChoice, sight: SightPolicy | None) -> None:
-    """Raises CompositionError where a draft by these layers, with this sight, does not go with the form of a cache."""
+def require_layers(forward: Forward, chosen: LayerChoice, kv_selection: KVSelection | None) -> None:
+    """Raises CompositionError where a draft by these layers, on this KV selection, does not fit the form of a cache."""
     if forward.cache == "int8" and chosen.whole < chosen.layers:
         raise CompositionError("cache: int8 goes with drafts by all layers: leave out `exit` and `skip`")
-    if isinstance(sight, UpperSight) and forward.cache != "int8":
-        raise CompositionError("the sight reads the upper plane of keys and values: add `cache: int8` to the target")
+    if isinstance(kv_selection, UpperHalfSelection) and forward.cache != "int8":
+        raise CompositionError(
+            "the KV selection reads the upper halves of keys and values: add `cache: int8` to the target"
+        )
 
 
 def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | None) -> None:
-    """Makes a copy of a target's layers in few bits, whose own matrices are `kept` in the given ones.
+    """Makes a quantized copy of a target's layers, whose own matrices are `kept` in the given ones.
 
     Raises CompositionError where the target's passes cannot run it, or where its matrices have few bits themselves.
     """

@@ -40,13 +40,13 @@ REFERENCES: dict[str, Rule] = {
 }
 """Ways to run transformers' scans along the paths of trees, by their functions' names."""
 SCANS: dict[str, Rule] = {**REFERENCES, MAMBA2: lambda function: AncestorScan()}
-"""The same, with Mamba-2's own way over a tree."""
+"""The ways that are used: Mamba-2 has its own pass over a tree."""
 STATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods by which a layer writes its state into a cache of transformers'."""
 
 
 def code_of(module: nn.Module) -> Any:
-    """The function behind a module's forward pass, without decorators; None where it is no Python function."""
+    """The function of a module's forward pass, without decorators; None where it is no Python function."""
     function = inspect.unwrap(type(module).forward)
     return function if hasattr(function, "__code__") else None
 

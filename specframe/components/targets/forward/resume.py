@@ -10,14 +10,14 @@ from torch import Tensor
 
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree, Verdict
-from specframe.native.sight import Listed, Mask
+from specframe.native.visibility import Listed, Mask
 from specframe.neural.forward import EVERY, NONE, Features, HookedForward, Output, Pass, Run, is_query
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """The features that the first layers gave for nodes of a draft. Node i's keys and values stand i slots behind the
+    """The features that the first layers gave for nodes of a draft. Node i's keys and values stand i slots after the
     root's."""
 
     chosen: LayerChoice
@@ -64,7 +64,7 @@ class Drafted:
 
 
 def score(
-    run: Run, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
+    run: Run, taps: frozenset[str], tree: TokenTree, rows: SlotMap, context: int, drafted: Drafted | None
 ) -> tuple[Tensor, Features]:
     """The logits [B, N, V] and features of a tree's nodes: by all layers, or above those that ran over a draft.
 
@@ -77,7 +77,7 @@ def score(
 
 
 def choose(
-    run: HookedForward, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
+    run: HookedForward, taps: frozenset[str], tree: TokenTree, rows: SlotMap, context: int, drafted: Drafted | None
 ) -> tuple[Features, Verdict | None]:
     """The features without logits, `best` and `last` among them, and the verdict on `best`, where it is known."""
     greedy = run.inner.greedy
@@ -86,14 +86,14 @@ def choose(
     return _run(run, tree, _asked(tree, rows, context, taps | {"best", "last"}, NONE), rows, drafted)[1], None
 
 
-def _asked(tree: TokenTree, rows: Rows, context: int, taps: frozenset[str], keep: slice = EVERY) -> Pass:
+def _asked(tree: TokenTree, rows: SlotMap, context: int, taps: frozenset[str], keep: slice = EVERY) -> Pass:
     positions = positions_of(rows, tree, context)
     return Pass(
         tree.tokens, positions, rows.tree(tree), taps=taps, rounded=True, keep=keep, places=rows.places(positions)
     )
 
 
-def _run(run: Run, tree: TokenTree, asked: Pass, rows: Rows, drafted: Drafted | None) -> Output:
+def _run(run: Run, tree: TokenTree, asked: Pass, rows: SlotMap, drafted: Drafted | None) -> Output:
     if drafted is None:
         return run(asked, rows.memory)
     chosen = drafted.chosen.rest
@@ -110,7 +110,7 @@ def run_over(
     chosen: LayerChoice,
     tree: TokenTree,
     nodes: Tensor,
-    rows: Rows,
+    rows: SlotMap,
     context: int,
     slots: ChosenSlots | None = None,
 ) -> Features:
@@ -123,15 +123,15 @@ def run_over(
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
     below = {f"{kind}.{layer}" for kind in ("layer", "query") for layer in range(chosen.whole)}
     wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
-    sight: Mask | Listed
+    visibility: Mask | Listed
     if slots is None:
-        sight = rows.nodes(tree, nodes, positions)
+        visibility = rows.nodes(tree, nodes, positions)
     else:
-        wanted, sight = frozenset({"last", *filter(is_query, taps)}), rows.chosen(tree, nodes, slots)
+        wanted, visibility = frozenset({"last", *filter(is_query, taps)}), rows.chosen(tree, nodes, slots)
     asked = Pass(
         tree.tokens.gather(1, nodes),
         placed := positions.gather(1, nodes),
-        sight,
+        visibility,
         layers=chosen,
         taps=frozenset(wanted),
         keep=NONE,
@@ -140,10 +140,10 @@ def run_over(
     return run(asked, rows.memory)[1]
 
 
-def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: Rows, context: int) -> Tensor:
+def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: SlotMap, context: int) -> Tensor:
     """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `rows` being those before the first.
 
-    Their keys and values stand behind those of all rows, where the next tree is written. The first of them sees the
+    Their keys and values follow those of all rows, where the next tree is written. The first of them sees the
     whole model's entries of the tokens before it, each later one also these layers' entries of the tokens between.
     """
     order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -157,7 +157,7 @@ def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: Rows, context: i
     return run_over(run, frozenset(), chosen, chain, order, rows, context)["last"]
 
 
-def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Rows) -> dict[str, Tensor]:
+def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: SlotMap) -> dict[str, Tensor]:
     """The features [B, N, D] that the first layers give for all nodes of a tree, with their entries in its slots."""
     chosen, places = drafted.chosen, drafted.places(tree)  # [B, N]
     found = places >= 0
@@ -186,7 +186,7 @@ def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Row
     return features
 
 
-def positions_of(rows: Rows, tree: TokenTree, context: int) -> Tensor:
+def positions_of(rows: SlotMap, tree: TokenTree, context: int) -> Tensor:
     """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
     and the session's budget ends before them, but a table of positions must not be left."""
     positions = rows.count[:, None]  # [B, 1]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from specframe.native.sight import Causal
+from specframe.native.visibility import Causal
 from specframe.neural.recurrent import Ancestry, RecurrentStates
 from specframe.neural.transfer import tensor_on
 
@@ -28,7 +28,7 @@ class Scan(Protocol):
     """The recurrence of a kind of layers, given the arguments of transformers' function of it."""
 
     def __call__(self, states: RecurrentStates, index: int, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The outputs [B, T, ..], and the states behind a text; of a tree, those before it.
+        """The outputs [B, T, ..], and the states after a text; of a tree, those before it.
 
         A layer's pending tree is left in its memory.
         """
@@ -63,7 +63,7 @@ class ScanInputs:
         return ScanInputs(x, dt, self.a, b, c)
 
     def ended(self, lengths: Tensor) -> ScanInputs:
-        """The inputs with steps of nothing behind the rows' ends, [B]."""
+        """The inputs with steps of nothing after the rows' ends, [B]."""
         inside = torch.arange(self.dt.shape[1], device=lengths.device) < lengths[:, None]  # [B, T]
         return replace(self, dt=self.dt * inside[..., None])
 
@@ -75,7 +75,7 @@ class ScanInputs:
 
 
 def scan_nodes(steps: ScanInputs, sees: Tensor, state: Tensor | None) -> Tensor:
-    """The outputs [B, T, H, P] of nodes that see each other by [B or 1, T, T], behind a state [B, H, P, S] or none."""
+    """The outputs [B, T, H, P] of nodes that see each other by [B or 1, T, T], after a state [B, H, P, S] or none."""
     decay = (sees.to(steps.dt.dtype) @ (steps.dt * steps.a)).transpose(1, 2)  # [B, H, T], S of the module's formula
     mask = (decay[..., None] - decay[..., None, :]).masked_fill(~sees[:, None], -torch.inf).exp()  # [B, H, T, T], L
     groups = steps.b.shape[2]
@@ -91,7 +91,7 @@ def scan_nodes(steps: ScanInputs, sees: Tensor, state: Tensor | None) -> Tensor:
 
 
 def advance(steps: ScanInputs, state: Tensor | None) -> Tensor:
-    """The state [B, H, P, S] behind all steps, which follow each other: exp(S) H0, and what each adds."""
+    """The state [B, H, P, S] after all steps, which follow each other: exp(S) H0, and what each adds."""
     total = (steps.dt * steps.a).cumsum(1)  # [B, T, H]
     inputs = steps.x * (steps.dt * (total[:, -1:] - total).exp())[..., None]  # [B, T, H, P]
     grouped = inputs.unflatten(2, (steps.b.shape[2], -1))  # [B, T, G, H/G, P]
@@ -110,8 +110,8 @@ class AncestorScan:
             y = scan_nodes(steps, states.paths.sees, state)
             states.layer(index).after = lambda paths, counts: advance(steps.along(paths).ended(counts), state)
             return _skip(y, steps, given), steps.x.new_zeros(0)
-        assert isinstance(states.sight, Causal)
-        text = steps.ended(tensor_on(steps.x.device, states.sight.lengths))
+        assert isinstance(states.visibility, Causal)
+        text = steps.ended(tensor_on(steps.x.device, states.visibility.lengths))
         parts = []
         for start in range(0, text.x.shape[1], CHUNK):
             part = text.part(start, start + CHUNK)
@@ -146,8 +146,8 @@ class PathScan:
         shape = given[next(iter(self._still))].shape[:2]
         state = states.before(index, shape[0])
         if (paths := states.paths) is None:
-            assert isinstance(states.sight, Causal)
-            lengths = tensor_on(given[next(iter(self._still))].device, states.sight.lengths)
+            assert isinstance(states.visibility, Causal)
+            lengths = tensor_on(given[next(iter(self._still))].device, states.visibility.lengths)
             return self._run(self._ended(given, shape, lengths), state, small=False)
         rows = torch.arange(shape[0], device=paths.sees.device)[:, None]
         leaf = paths.sees.sum(1) == 1  # [B, N]: no other node sees it
@@ -184,10 +184,10 @@ class PathScan:
         return {**given, **moved}
 
     def _ended(self, given: Mapping[str, Any], shape: Any, lengths: Tensor) -> dict[str, Any]:
-        """The arguments with positions behind the rows' ends that leave the state as it is."""
-        behind = torch.arange(shape[1], device=lengths.device) >= lengths[:, None]  # [B, T]
+        """The arguments with positions after the rows' ends that leave the state as it is."""
+        later = torch.arange(shape[1], device=lengths.device) >= lengths[:, None]  # [B, T]
         still = {
-            name: given[name].masked_fill(behind.view(*behind.shape, *[1] * (given[name].dim() - 2)), value)
+            name: given[name].masked_fill(later.view(*later.shape, *[1] * (given[name].dim() - 2)), value)
             for name, value in self._still.items()
         }
         return {**given, **still}

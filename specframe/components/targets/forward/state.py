@@ -13,11 +13,11 @@ from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import NEWEST_QUERIES, ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, KnownPrefix, Prompts, TokenTree, Verdict
-from specframe.native.sight import Causal
+from specframe.native.visibility import Causal
 from specframe.neural.cache import SlotCache
 from specframe.neural.features import KeptFeatures
 from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
@@ -57,7 +57,7 @@ class State:
         return True
 
     def _begin(self, device: torch.device) -> None:
-        self.rows = Rows(self.cache, rooted=False, device=device)
+        self.rows = SlotMap(self.cache, rooted=False, device=device)
         self.features: Mapping[str, Tensor] = {}  # of the last forward, without its queries
         self._queries: Tensor | None = None  # [layers, B, T, heads * size], of the last forward, where they are wanted
         self.drafted: resume.Drafted | None = None  # the layers that ran over the unfinished draft
@@ -69,7 +69,7 @@ class State:
         self._begun: list[Mapping[str, Tensor]] = []  # of the beginning of a prompt that is being admitted
 
     def place_prompts(self, prompts: Prompts) -> Causal:
-        """The place to read new rows, behind the session's, without the tokens that were read ahead.
+        """The place to read new rows, after the session's, without the tokens that were read ahead.
 
         What was read of another prompt stays, if its slot does. Raises InputError when slots or positions are used up.
         """
@@ -104,7 +104,7 @@ class State:
         return count
 
     def place_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> list[int]:
-        """The next piece of a prompt to read in the last slot, at first behind `prefix`; empty at its end.
+        """The next piece of a prompt to read in the last slot, at first after `prefix`; empty at its end.
 
         Raises InputError when slots or positions are used up.
         """
@@ -121,29 +121,29 @@ class State:
         return piece
 
     def read_prompts(self, forward: Forward, prompts: Prompts, taps: Taps, vision: Vision) -> Output:
-        """Reads the prompts of new rows, whole or behind what was read ahead.
+        """Reads the prompts of new rows, whole or after what was read ahead.
 
-        Returns the logits [A, 1, V] behind their last tokens and the features [A, L, D]. Right padding needs no mask:
+        Returns the logits [A, 1, V] after their last tokens and the features [A, L, D]. Right padding needs no mask:
         causal attention keeps it from the tokens before it, and later forwards mask or overwrite its slots. Raises
         InputError for inputs that do not fit the tokens.
         """
-        sight = self.place_prompts(prompts)
-        row, tokens = len(self.rows.counts), prompts.tokens[:, sight.start :]
-        keep = prompts.count[:, None] - 1 - sight.start  # [A, 1]
-        positions = torch.arange(sight.start, sight.end, device=tokens.device).expand(tokens.shape)
+        visibility = self.place_prompts(prompts)
+        row, tokens = len(self.rows.counts), prompts.tokens[:, visibility.start :]
+        keep = prompts.count[:, None] - 1 - visibility.start  # [A, 1]
+        positions = torch.arange(visibility.start, visibility.end, device=tokens.device).expand(tokens.shape)
         places, offset = vision.place(prompts)
         wanted = taps.of_prompts | taps.images(inputs := prompts.inputs)
-        asked = Pass(tokens, positions, sight, row, taps=wanted, keep=keep, places=places, inputs=inputs)
+        asked = Pass(tokens, positions, visibility, row, taps=wanted, keep=keep, places=places, inputs=inputs)
         logits, features = vision.look(lambda: forward.run(asked, self.cache), inputs)
         self.admitted, self._offset = prompts, offset
         return logits, self._whole(features)
 
     def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
-        """Reads a piece of a prompt in the last slot, behind what was read ahead; returns its features [1, L, D]."""
+        """Reads a piece of a prompt in the last slot, after what was read ahead; returns its features [1, L, D]."""
         tokens = tensor_on(self.rows.count.device, [piece])
-        sight = Causal(len(self.ahead), [len(piece)])
-        positions = torch.arange(sight.start, sight.end, device=tokens.device)[None]
-        return forward.run(Pass(tokens, positions, sight, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
+        visibility = Causal(len(self.ahead), [len(piece)])
+        positions = torch.arange(visibility.start, visibility.end, device=tokens.device)[None]
+        return forward.run(Pass(tokens, positions, visibility, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
 
     def add_ahead(self, piece: Sequence[int], features: Mapping[str, Tensor]) -> None:
         """Notes a piece of a prompt that was read ahead."""
@@ -152,7 +152,7 @@ class State:
         self.cache.guarded = True
 
     def _whole(self, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The features of a whole prompt, given those of its tokens behind what was read before."""
+        """The features of a whole prompt, given those of its tokens after what was read before."""
         parts = [*self._begun, features]
         if len(parts) == 1:
             return features
@@ -173,7 +173,7 @@ class State:
         self.cache.guarded = False
 
     def _join(self, prompts: Prompts, bonus: Tensor) -> Committed:
-        """Takes the admitted rows in: their prompts shifted by one, the first token [A] behind them, and features."""
+        """Takes the admitted rows in: their prompts shifted by one, the first token [A] after them, and features."""
         tokens = torch.zeros_like(prompts.tokens)
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
@@ -195,7 +195,7 @@ class State:
     ) -> Features:
         """The features of draft nodes [B, F] when the chosen layers alone run; their outputs are kept for `score`.
 
-        Where they see chosen slots, are a copy in few bits, or leave nothing for a verification to start from, nothing
+        Where they see chosen slots, are a quantized copy, or leave nothing for a verification to start from, nothing
         is kept.
         """
         features = resume.run_over(run, taps, chosen, tree, nodes, self.rows, context, slots)

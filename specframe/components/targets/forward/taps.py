@@ -74,7 +74,7 @@ class Taps:
 
     @property
     def every(self) -> frozenset[str]:
-        """The same, and the queries where these were requested."""
+        """The features, and the queries where these were requested."""
         return self._wanted | self._queries if self._queries else self._wanted
 
     def images(self, inputs: Mapping[str, Tensor]) -> frozenset[str]:
@@ -88,7 +88,7 @@ class Taps:
         return {**features, IMAGES: torch.zeros_like(features["last"])}
 
     def cast(self, features: Features, dtype: torch.dtype) -> Features:
-        """The same in a dtype."""
+        """The features in a dtype."""
         cast = {tap: values if values.dtype == dtype else values.to(dtype) for tap, values in features.items()}
         return self.whole(cast)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.forward import apart
+from specframe.components.targets.forward import split_attention
 from specframe.components.targets.forward.layer_subset import LayerSubset
 from specframe.components.targets.forward.masks import ALL, AttentionView, masks_of, options_of_drafts
 from specframe.components.targets.forward.taps import Taps
@@ -17,7 +17,7 @@ from specframe.components.targets.rounding import agree
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.predictions import LazyTeacher, Read
 from specframe.kernel.types import Drafts, Teacher
-from specframe.native.sight import Causal, Tree
+from specframe.native.visibility import Causal, Tree
 from specframe.neural.cache import SlotCache, cache_name
 from specframe.neural.forward import Features, Output, Pass, gather_each
 from specframe.neural.heads import last_place
@@ -47,43 +47,47 @@ class TransformersForward:
         self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._subsets: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
-        self._apart: bool | None = None  # whether attention to prefix and tree apart is the same; None: not tried yet
+        self._splits: bool | None = None  # whether split attention gives the same logits; None: not tried yet
         self._placed = "position_ids" in takes  # a model without attention has no use for positions
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the model, or a model of the chosen layers. See `Forward`.
 
-        Over trees behind a long prefix on a CPU its attention is apart, once one pass has shown that it is the same.
+        Over trees with a long prefix on a CPU attention is split, once one pass has shown that the logits agree.
         """
-        if self._apart is False or not self._may_attend_apart(asked, memory):
+        if self._splits is False or not self._may_split(asked, memory):
             return self._run_whole(asked, memory)
-        assert isinstance(asked.sight, Tree)
-        wanted = None if self._apart else self._run_whole(asked, memory)
-        masks = apart.Apart.of(asked.sight, self._dtype)
-        with apart.attending_apart(self.taps.attentions, masks):
+        assert isinstance(asked.visibility, Tree)
+        wanted = None if self._splits else self._run_whole(asked, memory)
+        masks = split_attention.SplitMasks.of(asked.visibility, self._dtype)
+        with split_attention.split_attention(self.taps.attentions, masks):
             found = self._run_whole(asked, memory, masks.tree)
         if wanted is None:
             return found
         logits, same = found[0], wanted[0]
-        self._apart = logits is not None and same is not None and agree(logits, same)
-        return found if self._apart else self._run_whole(asked, memory)
+        self._splits = logits is not None and same is not None and agree(logits, same)
+        return found if self._splits else self._run_whole(asked, memory)
 
-    def _may_attend_apart(self, asked: Pass, memory: SlotCache) -> bool:
-        sight = asked.sight
-        if not isinstance(sight, Tree) or sight.base < apart.LONG or (sight.even and sight.sees.shape[1] == 1):
+    def _may_split(self, asked: Pass, memory: SlotCache) -> bool:
+        visibility = asked.visibility
+        if (
+            not isinstance(visibility, Tree)
+            or visibility.base < split_attention.LONG
+            or (visibility.even and visibility.sees.shape[1] == 1)
+        ):
             return False
         whole = asked.layers is None and asked.states is None and not asked.inputs and memory.rewindable
-        wide = all(view.within(sight.end) is ALL for view in self.views.values())
+        wide = all(view.within(visibility.end) is ALL for view in self.views.values())
         asking = self.taps.attentions
         known = all(layer.config._attn_implementation == "sdpa" for layer in asking)  # type: ignore[union-attr]
-        return whole and wide and sight.sees.is_cpu and len(asking) == self.taps.layers and known
+        return whole and wide and visibility.sees.is_cpu and len(asking) == self.taps.layers and known
 
     def _run_whole(self, asked: Pass, memory: SlotCache, mask: Tensor | None = None) -> Output:
-        """One forward pass, with a mask of its own or with the sight's."""
-        sight = asked.sight
-        memory.aim_at(sight, asked.row)
+        """One forward pass, with a mask of its own or with the one of what its nodes see."""
+        visibility = asked.visibility
+        memory.aim_at(visibility, asked.row)
         options: dict[str, Any] = {
-            "attention_mask": masks_of(sight, asked.positions, self.views, self._dtype) if mask is None else mask,
+            "attention_mask": masks_of(visibility, asked.positions, self.views, self._dtype) if mask is None else mask,
             "use_cache": True,
             self._cache_name: memory,
             **asked.inputs,
@@ -101,7 +105,7 @@ class TransformersForward:
         return asked.kept(logits) if which is None else gather_each(logits, which), features
 
     def _run(self, asked: Pass, options: dict[str, Any]) -> tuple[Tensor, Features]:
-        lengths = asked.sight.lengths if isinstance(asked.sight, Causal) else None
+        lengths = asked.visibility.lengths if isinstance(asked.visibility, Causal) else None
         if asked.layers is None and asked.states is None:
             with self.taps.listening(asked.taps, lengths, asked.tokens) as features:
                 return self.model(asked.tokens, **options).logits, features

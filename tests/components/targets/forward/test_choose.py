@@ -60,7 +60,7 @@ def test_a_native_target_keeps_the_contract(native, dtype):
 
 
 class Blurting(HFTarget):
-    """Chooses the token behind the likeliest."""
+    """Chooses the token after the likeliest."""
 
     def choose(self, tree):
         scores = super().choose(tree)
@@ -91,7 +91,7 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
     valid = torch.ones(3, 9, dtype=torch.bool)
     valid[:, 2] = False
     valid[2, 7:] = False
-    for _ in range(3):  # what stands behind a node is known once its own token is
+    for _ in range(3):  # what follows a node is known once its own token is
         drafted = TokenTree(tokens, parents, valid, torch.zeros_like(tokens), levels=3)
         best = target.choose(drafted).best
         tokens[:, 2:5], tokens[:, 5], tokens[:, 8] = best[:, :1], best[:, 3], best[:, 5]

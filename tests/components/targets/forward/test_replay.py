@@ -39,7 +39,7 @@ def decoded(target: HFTarget, cycles: int = 3) -> list[list[int]]:
 
 
 def literal(model, text: list[int], chosen: LayerChoice) -> Tensor:
-    """`last` of the window, token by token: drafted behind the text that ends before the window, [W, D]."""
+    """`last` of the window, token by token: drafted after the text that ends before the window, [W, D]."""
     target = HFTarget.from_model(model)
     target.open(1, 64)
     before, window = text[:-WINDOW], torch.tensor([text[-WINDOW:]])
@@ -67,7 +67,7 @@ def exact_softmax(monkeypatch):
 @pytest.mark.parametrize("chosen", CHOICES, ids=["exit", "attention", "both"])
 @pytest.mark.parametrize("family", SHAPES)
 @torch.no_grad()
-def test_a_replay_is_a_draft_behind_the_earlier_text(family, chosen, build):
+def test_a_replay_is_a_draft_after_the_earlier_text(family, chosen, build):
     if family == "opt" and chosen == CHOICES[2]:
         pytest.skip("a layer of OPT has no module that is its MLP")
     model = build(family).double()
@@ -154,7 +154,7 @@ def test_a_decoder_with_an_unknown_ending_is_refused(build):
 
     model.model.forward = doubled
     shared = Sharing(model, model.config, model.model, model.model.layers, model.get_output_embeddings())
-    with pytest.raises(CompositionError, match="llama does something behind its last layer"):
+    with pytest.raises(CompositionError, match="llama does something after its last layer"):
         shared.norm(torch.ones(1, 32))
 
 

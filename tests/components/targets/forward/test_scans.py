@@ -12,7 +12,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 from specframe.components.targets.forward import scans
 from specframe.components.targets.forward.recurrence import DELTA, REFERENCES
-from specframe.native.sight import Causal, Tree
+from specframe.native.visibility import Causal, Tree
 from specframe.neural.recurrent import RecurrentStates
 from tests.neural.test_recurrent import parents, path_of, tree_of
 
@@ -79,7 +79,7 @@ def read(scan: scans.Scan, inputs: dict[str, object], lengths: list[int], states
     return y
 
 
-def behind(scan: scans.Scan, texts: list[dict[str, object]]) -> tuple[torch.Tensor, torch.Tensor]:
+def after(scan: scans.Scan, texts: list[dict[str, object]]) -> tuple[torch.Tensor, torch.Tensor]:
     """The outputs at the end of texts read one after the other by a row alone, and the state there."""
     states = RecurrentStates(1)
     for place, text in enumerate(texts):
@@ -110,9 +110,9 @@ def test_a_tree_is_scanned_and_committed_as_its_paths_are(kind, parent, data):
     for row, above in enumerate(parent):
         text = part(prompt, batch, max(lengths), row, list(range(lengths[row])))
         for node in range(nodes):
-            alone, _ = behind(scan, [text, part(draft, batch, nodes, row, path_of(above, node))])
+            alone, _ = after(scan, [text, part(draft, batch, nodes, row, path_of(above, node))])
             torch.testing.assert_close(y[row, node], alone, **CLOSE)
-        _, state = behind(scan, [text, part(draft, batch, nodes, row, taken[row])])
+        _, state = after(scan, [text, part(draft, batch, nodes, row, taken[row])])
         assert states.layer(0).state is not None
         torch.testing.assert_close(states.layer(0).state[row], state, **CLOSE)
 
@@ -130,13 +130,13 @@ def test_texts_in_chunks_are_what_transformers_reads(lengths):
 
 
 def test_padding_that_does_not_leave_the_state_alone_is_found(monkeypatch):
-    """Control: a scan that reads the positions behind a row's end as if they were tokens."""
+    """Control: a scan that reads the positions after a row's end as if they were tokens."""
     torch.manual_seed(0)
     inputs = mamba_inputs(2, 6)
     monkeypatch.setattr(scans.ScanInputs, "ended", lambda self, lengths: self)
     states = RecurrentStates(2)
     read(scans.AncestorScan(), inputs, [6, 2], states)
-    _, alone = behind(scans.AncestorScan(), [part(inputs, 2, 6, 1, [0, 1])])
+    _, alone = after(scans.AncestorScan(), [part(inputs, 2, 6, 1, [0, 1])])
     assert states.layer(0).state is not None
     assert (states.layer(0).state[1] - alone).abs().max() > 1e-2
 

@@ -1,4 +1,4 @@
-"""A target and a drafting model read drafts behind texts as they read each of them by itself, beyond windows, too."""
+"""A target and a drafting model read drafts after texts as they read each of them by itself, beyond windows, too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def laid(vocab: int) -> torch.Tensor:
 
 
 def chains(tokens: torch.Tensor):
-    """Each draft behind its text alone, with where its root and tokens stand."""
+    """Each draft after its text alone, with where its root and tokens stand."""
     for row, roots in enumerate(DRAFTS.roots.tolist()):
         for k, root in enumerate(roots):
             places = [root, *(LENGTH + level * len(roots) + k for level in range(LEVELS))]

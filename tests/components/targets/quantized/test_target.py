@@ -36,7 +36,7 @@ FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 def quantized(build):
     """A tiny random model as a quantized target in float32; or in bfloat16 or float32 as it is, with native code.
 
-    Behind `cache` stands the form in which keys and values are kept.
+    After `cache` stands the form in which keys and values are kept.
     """
 
     def make(family: str = "llama", quantization: str = "int4", **changes) -> HFTarget:

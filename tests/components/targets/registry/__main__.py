@@ -18,7 +18,7 @@ import transformers
 from tests.components.targets.images import FAMILIES
 from tests.components.targets.registry.configs import names, reads_images
 from tests.components.targets.registry.page import PAGE, render
-from tests.components.targets.registry.pictures import decodes_behind_image
+from tests.components.targets.registry.pictures import decodes_after_image
 from tests.components.targets.registry.walk import examine
 
 
@@ -31,7 +31,7 @@ def main(chosen: Sequence[str]) -> int:
     for name in chosen or names():
         rows.append(examine(name))
         if rows[-1].outcome == "identical" and (reads_images(name) or name in FAMILIES):
-            rows[-1] = replace(rows[-1], images=decodes_behind_image(name))
+            rows[-1] = replace(rows[-1], images=decodes_after_image(name))
         print(f"{rows[-1].outcome:10} {name:28} {rows[-1].images} {rows[-1].detail}{rows[-1].layers}"[:230], flush=True)
     print(Counter(row.outcome for row in rows))
     if not chosen:

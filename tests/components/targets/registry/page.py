@@ -35,11 +35,11 @@ def render(rows: Sequence[Row]) -> str:
         _listed(row for row in identical if not reads_images(row.name)),
         "By the text decoder of a model that reads images, too:\n",
         _listed(row for row in identical if reads_images(row.name)),
-        "## Behind images\n",
-        "Behind [an image](../howto/model.md#images), too, where inputs could be made for a random model of the kind. "
-        "Any other is tried with the first image that it reads: a tree behind it is compared with plain forward "
+        "## After images\n",
+        "After [an image](../howto/model.md#images), too, where inputs could be made for a random model of the kind. "
+        "Any other is tried with the first image that it reads: a tree after it is compared with plain forward "
         "passes.\n",
-        *_table(((row.name, row.images or UNTRIED) for row in rows if _sees(row)), "behind an image"),
+        *_table(((row.name, row.images or UNTRIED) for row in rows if _sees(row)), "after an image"),
         "## Own layers\n",
         f"Of these {len(identical)}, {len(drafting)} can [draft with their own layers](../methods/self.md): the same "
         "texts come out when the first half of the layers drafts, or all but one, and verification starts above them. "

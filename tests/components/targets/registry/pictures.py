@@ -1,4 +1,4 @@
-"""One architecture that reads images, tiny and random: does it decode behind an image as `generate` does?"""
+"""One architecture that reads images, tiny and random: does it decode after an image as `generate` does?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = (1, 2, 4, 8, 9, 16, 25, 36)
 """Numbers of tokens that an image may stand for."""
 
 
-def decodes_behind_image(name: str) -> str:
+def decodes_after_image(name: str) -> str:
     """Returns `identical`, `wrong`, the refusal of the target, or nothing where no image can be made for the model."""
     with pytest.MonkeyPatch.context() as patch:
         try:

@@ -34,7 +34,7 @@ class Row:
     layers: str = ""
     """Why it does not draft with its own layers, where it decodes identically; empty if it does."""
     images: str = ""
-    """`identical`, `wrong`, or why it does not decode behind an image; empty if none was tried."""
+    """`identical`, `wrong`, or why it does not decode after an image; empty if none was tried."""
 
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:

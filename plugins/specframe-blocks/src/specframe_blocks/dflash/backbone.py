@@ -40,9 +40,9 @@ class Backbone(DraftNetwork, nn.Module):
     """The block-diffusion drafter of DFlash (arXiv 2602.06036), its weights under the published names.
 
     The taps' features, side by side, become one context feature by `fc` and `hidden_norm`. A block is the root's
-    embedding and, behind it, that of the mask token as often as there is room. Every layer attends from the block to
+    embedding and, after it, that of the mask token as often as there is room. Every layer attends from the block to
     the block, in both directions, and to the context, whose keys and values are made by the same maps, without the
-    layer's norm. Context feature i stands at position i, where its token does, the root behind all of them. A layer
+    layer's norm. Context feature i stands at position i, where its token does, the root after all of them. A layer
     with a window sees the newest context features alone.
 
     Args:
@@ -87,12 +87,12 @@ class Backbone(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions of a block that begins behind every entry; texts stand alone, so there is no mask."""
+        """The predictions of a block that begins after every entry; texts stand alone, so there is no mask."""
         entries = torch.arange(features.shape[1], device=features.device).expand(len(features), -1)
         return self.blocks(features, tokens, embed, entries)
 
     def blocks(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Predicted:
-        """The predictions of blocks that begin behind these entries [B, A] of texts: [B, A, K, H].
+        """The predictions of blocks that begin after these entries [B, A] of texts: [B, A, K, H].
 
         Entry i is context feature i and token i + 1, which is the root of its block; it sees the context up to i.
         """

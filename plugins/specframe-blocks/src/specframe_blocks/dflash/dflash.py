@@ -71,7 +71,7 @@ class DFlash(NeuralDrafter[Backbone]):
         self._layout: BlockLayout | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         drafter = super().untrained(vocab)
         drafter.reads, drafter.mask_token, drafter._layout = None, None, None
         return drafter

@@ -125,20 +125,20 @@ def _checklist(layout: BlockLayout, form: str, vocab: int, support: Tensor | Non
     plan, shape, markov = layout.plan, layout.shape, layout.markov
     indices = f"{[tap + 1 for tap in plan.taps]} of the hidden states" if form == "speculators" else list(plan.taps)
     rows = vocab if layout.own is None else layout.own.rows
-    behind = layout.own is None and support is not None
+    after = layout.own is None and support is not None
     found = [
         ("layers", f"{shape.num_hidden_layers} of qwen3, width {shape.hidden_size}"),
         ("reads the outputs of", f"layers {list(plan.taps)}, counted from 0; written as {indices}"),
         ("block", f"{plan.size} rows, {'causal' if plan.causal else 'in both directions'}, {plan.levels} drafts"),
-        ("first draft", "by the root's own row" if plan.from_anchor else "by the row behind the root"),
+        ("first draft", "by the root's own row" if plan.from_anchor else "by the row after the root"),
         ("mask token", str(plan.mask)),
         ("LM head", ("the target's" if layout.own is None else "its own") + f", {rows:,} of {vocab:,} tokens"),
         ("dtype", str(layout.dtype).removeprefix("torch.")),
     ]
     if plan.windows:
         found.append(("windows", ", ".join("none" if each is None else str(each) for each in plan.windows)))
-    if behind and support is not None:
-        found.append(("left behind", f"the recipe's draft vocabulary of {len(support):,} tokens"))
+    if after and support is not None:
+        found.append(("left out", f"the recipe's draft vocabulary of {len(support):,} tokens"))
     if markov is not None:
         found.append(("bias", f"{markov.kind}, rank {markov.rank}"))
         found.append(("confidence head", "yes" if markov.confidence else "none"))

@@ -32,7 +32,7 @@ APART = 0.9
 class PEagle(Eagle3):
     """The parallel drafter of P-EAGLE (arXiv 2602.01469): EAGLE-3's network with mask rows.
 
-    A forward pass reads the pairs committed since the last one and, behind them, a row of mask token and learnt vector
+    A forward pass reads the pairs committed since the last one and, after them, a row of mask token and learnt vector
     for every further level. So all levels cost one pass, and the distribution of a level is the same below every node
     of the level above. A deeper tree is refused. Training by the rollout `cod` keeps fewer rows the deeper a level is.
 
@@ -97,7 +97,7 @@ class PEagle(Eagle3):
         self.promise = Promise(depth=levels)
 
     def untrained(self, vocab: int) -> Self:
-        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         drafter = super().untrained(vocab)
         drafter.mask_token = None
         return drafter

@@ -76,7 +76,7 @@ class Parallel(Wide):
 
     The pair of entry i, token i + 1 and the fused features i, gives the first level below that token. A mask row d
     levels further down consists of the mask token's embedding and of one learnt vector, `mask_hidden`, in place of
-    features. It stands d positions behind its entry, sees the text up to that entry and the mask rows between, and
+    features. It stands d positions after its entry, sees the text up to that entry and the mask rows between, and
     gives level d + 1. So no level depends on the tokens drawn for another.
 
     Args:
@@ -109,7 +109,7 @@ class Parallel(Wide):
         return None
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs for the mask rows behind pairs, which are all the same: [.., 2H] -> [.., K - 1, 2H]."""
+        """The layer's inputs for the mask rows after pairs, which are all the same: [.., 2H] -> [.., K - 1, 2H]."""
         return self.mask_pair().expand(*pairs.shape[:-1], self.levels - 1, -1)
 
     def mask_pair(self) -> Tensor:
@@ -163,7 +163,7 @@ class Parallel(Wide):
         Args:
             cache: the cache that `along` filled.
             entries: [B, M] int64, the entries below which the rows lie.
-            depth: [M] int64, 1 for the row behind an entry's own.
+            depth: [M] int64, 1 for the row after an entry's own.
             kept: [B, M] bool, which rows there are; the output of the others means nothing.
         """
         cache.seen = int(entries.max()) + 1
@@ -184,7 +184,7 @@ class ParallelSession(FeatureSession):
     """The decoding state of a session's rows: all levels are predicted with the committed pairs, and none below them.
 
     Slot i of the cache holds pair i in every layer. With several layers, a pair's keys above the first depend on the
-    pairs it saw there, so pairs see no later ones. Mask rows stand behind all pairs for one forward.
+    pairs it saw there, so pairs see no later ones. Mask rows follow all pairs for one forward.
 
     The arguments are those of `specframe.neural.FeatureSession`.
     """
@@ -200,14 +200,14 @@ class ParallelSession(FeatureSession):
         counts = tensor_on(device, pending.held)
         steps = torch.arange(length, device=device)
         places = tensor_on(device, starts)[:, None] + steps  # [B, M]
-        behind = max(starts) + length  # the first slot that no row writes a pair to
-        ends = torch.arange(behind, behind + extra, device=device).expand(batch, -1)
-        keys = torch.arange(behind + extra, device=device)
+        after = max(starts) + length  # the first slot that no row writes a pair to
+        ends = torch.arange(after, after + extra, device=device).expand(batch, -1)
+        keys = torch.arange(after + extra, device=device)
         held = keys < counts[:, None]  # [B, W]
         text = held[:, None] & (keys <= places[..., None])  # [B, M, W]
-        below = held[:, None] | ((keys >= behind) & (keys <= ends[0][:, None]))  # [B, K - 1, W]
+        below = held[:, None] | ((keys >= after) & (keys <= ends[0][:, None]))  # [B, K - 1, W]
         ahead = counts[:, None] + torch.arange(extra, device=device)
-        width = behind + extra
+        width = after + extra
         self.reserve(width)
         even = min(starts) == max(starts)
         self.cache.aim(starts[0] if even else torch.cat([places, ends], 1), width, pending.first)
@@ -216,7 +216,7 @@ class ParallelSession(FeatureSession):
             torch.cat([places, ahead], 1),
             torch.cat([text, below], 1)[:, None],
             self.cache,
-            torch.cat([keys[:behind].expand(batch, -1), ahead], 1),
+            torch.cat([keys[:after].expand(batch, -1), ahead], 1),
         )
         last = tensor_on(device, pending.fresh) - 1
         rows = torch.arange(batch, device=device)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Drafting(Protocol):
-    """A drafter's drafts behind texts."""
+    """A drafter's drafts after texts."""
 
     first: int
     """The first position of a text that a draft can be below."""
@@ -51,9 +51,9 @@ class Drafting(Protocol):
 def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
     """Returns the positions of the predictions, [B, (levels + 1) K], and their levels, [(levels + 1) K]."""
     batch, count = drafts.roots.shape
-    behind = torch.arange(drafts.length, drafts.length + drafts.count, device=drafts.roots.device)
-    level = torch.arange(1, drafts.levels + 2, device=behind.device).repeat_interleave(count)
-    return torch.cat([drafts.roots, behind.expand(batch, -1)], 1), level
+    after = torch.arange(drafts.length, drafts.length + drafts.count, device=drafts.roots.device)
+    level = torch.arange(1, drafts.levels + 2, device=after.device).repeat_interleave(count)
+    return torch.cat([drafts.roots, after.expand(batch, -1)], 1), level
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class FeatureDrafting:
         )
 
     def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
-        """The predictions at the entries of the texts, and at those of the drafts' tokens behind them."""
+        """The predictions at the entries of the texts, and at those of the drafts' tokens after them."""
         length = drafts.length
         true = {tap: teacher.features[tap][:, : length - 1] for tap in self.model.spec.reads}
         features = self.model.fuse(gather(self.model.spec, true))

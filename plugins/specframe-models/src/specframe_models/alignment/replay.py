@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replayed(Teacher):
-    """The target's answers for texts and for the drafts behind them."""
+    """The target's answers for texts and for the drafts after them."""
 
     fed: Tensor | None = None  # [B, levels K, D], the predicted features that stand in for the drafts' true ones
 
@@ -60,7 +60,7 @@ class Replay:
         self.temperature = temperature
 
     def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Replayed:
-        """The target's answers for texts [B, L] and the drafts behind them; mask [B, L] is that of a cycle's text.
+        """The target's answers for texts [B, L] and the drafts after them; mask [B, L] is that of a cycle's text.
 
         In the teacher the mask has the roots and the drafts' tokens up to the first that ends a text.
         """
@@ -73,8 +73,8 @@ class Replay:
         counted = torch.zeros_like(mask).scatter(1, roots, there)
         ends = torch.tensor(sorted(text_of(target).ends), device=tokens.device, dtype=tokens.dtype)
         over = torch.isin(drafted[:, length:], ends).unflatten(1, (drafts.levels, -1)).long().cumsum(1)
-        behind = there[:, None] & (over == 0)  # [B, levels, K]
-        answers = target.teach(drafted, torch.cat([counted, behind.flatten(1)], 1), drafts)
+        after = there[:, None] & (over == 0)  # [B, levels, K]
+        answers = target.teach(drafted, torch.cat([counted, after.flatten(1)], 1), drafts)
         return Replayed(**{each.name: getattr(answers, each.name) for each in fields(Teacher)}, fed=fed)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:

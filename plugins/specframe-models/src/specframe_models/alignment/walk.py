@@ -14,7 +14,7 @@ def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
     count.
 
     A root is an answer's token: what precedes it counts, too. A draft ends, without having failed, at the last position
-    that counts. The next cycle's root is the token behind those accepted, which the target gave.
+    that counts. The next cycle's root is the token after those accepted, which the target gave.
     """
     length, levels = tokens.shape[1], choices.shape[2]
     judged = mask & mask.roll(-1, 1)

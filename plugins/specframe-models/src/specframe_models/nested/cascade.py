@@ -36,7 +36,7 @@ WrapExpand = Callable[["Expand"], "Expand"]
 class Cascade:
     """Drafts a chain of a better drafter's tokens, several of which a forward pass of it gives.
 
-    `draft` proposes up to `ask` tokens behind the chain so far; `review` reads them in one forward pass. A rule keeps a
+    `draft` proposes up to `ask` tokens after the chain so far; `review` reads them in one forward pass. A rule keeps a
     prefix of them and adds a token of the reviewing drafter, until there are `tokens`. The first forward pass reads the
     root alone. What was refused is dropped: the draft is the chain.
 
@@ -97,25 +97,25 @@ class Cascade:
         return Match() if self.rule == "match" else Recursive()
 
     def _changed(self, draft: Drafter, review: Drafter, tokens: int | None = None, ask: int | None = None) -> Cascade:
-        """The same with other drafters, and perhaps other numbers."""
+        """A copy of this cascade with other drafters and, where given, other numbers."""
         numbers = tokens or self.tokens, ask or self.ask
         return Cascade(draft=draft, review=review, tokens=numbers[0], ask=numbers[1], draw=self.draw, rule=self.rule)
 
     def untrained(self, vocab: int) -> Cascade:
-        """The same, its drafters for a target of `vocab` tokens."""
+        """A copy whose drafters are untrained and for a target of `vocab` tokens."""
         draft, review = (
             each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.draft, self.review)
         )
         return self._changed(draft, review)
 
     def smaller(self) -> Cascade:
-        """The same with three tokens at most, one of them asked for; with four and two above another cascade."""
+        """A copy of three tokens at most, one of them asked for; of four and two above another cascade."""
         draft, review = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.draft, self.review))
         tokens, ask = (4, 2) if isinstance(self.draft, Cascade) else (3, 1)
         return self._changed(draft, review, min(self.tokens, tokens), min(self.ask, ask))
 
     def watched(self, wrap: WrapExpand, wrap_search: object = None) -> Cascade:
-        """The same drafters, whose forward passes go through `wrap`."""
+        """A copy whose forward passes go through `wrap`."""
         twin = self._changed(self.draft.watched(wrap) if isinstance(self.draft, Cascade) else self.draft, self.review)
         twin._wrap, twin._counts = wrap, self._counts
         return twin
@@ -218,17 +218,17 @@ def _require_review(review: Drafter) -> None:
 
 
 def _require_draft(draft: Drafter) -> None:
-    """Raises CompositionError for a drafter that proposes no chains behind a draft."""
+    """Raises CompositionError for a drafter that proposes no chains after a draft."""
     own = draft.promise
     if own.ahead:
         raise CompositionError("a drafter that drafts `ahead` stands alone: cascade takes the drafter in it")
     if own.complete and own.nodes != 1 and not isinstance(draft, Cascade | Continuing):
         raise CompositionError(
-            f"the draft of cascade proposes chains behind a chain, as `model` and `suffix` do; {type(draft).__name__} "
+            f"the draft of cascade proposes chains after a chain, as `model` and `suffix` do; {type(draft).__name__} "
             "builds trees below the root"
         )
     if not own.complete and own.depth is not None:
         raise CompositionError(
-            f"the draft of cascade drafts behind any chain; {type(draft).__name__} drafts no deeper than {own.depth} "
+            f"the draft of cascade drafts after any chain; {type(draft).__name__} drafts no deeper than {own.depth} "
             "levels"
         )

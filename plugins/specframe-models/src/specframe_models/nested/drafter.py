@@ -56,7 +56,7 @@ class Nested:
         self.promise, self.taps = drafter.promise, drafter.taps
 
     def untrained(self, vocab: int) -> Nested:
-        """The same around a tiny random model of two layers and `vocab` tokens."""
+        """A copy around a tiny random model of two layers and `vocab` tokens."""
         twin = copy(self)
         twin.drafter = self.drafter.untrained(vocab)
         twin.exits, twin.confidence, twin.whole = [1], self.confidence[:1] or [0.6], True

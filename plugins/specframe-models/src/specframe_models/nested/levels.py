@@ -1,4 +1,4 @@
-"""The levels of a cascade, to propose tokens behind a chain: copies, steps of a drafter, reviews of another level."""
+"""The levels of a cascade, to propose tokens after a chain: copies, steps of a drafter, reviews of another level."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ChainProposer(Protocol):
-    """A way to propose tokens behind chains in the making."""
+    """A way to propose tokens after chains in the making."""
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
         """Up to counts[b] new nodes below node ends[b] of each row, a path."""
@@ -169,7 +169,7 @@ def _hung(sketch: Sketch, row: int, end: int, tokens: Sequence[int]) -> list[int
 
 
 def _chains(sketch: Sketch, paths: Sequence[Sequence[int]], proposed: Proposed, places: Tensor) -> TokenTree:
-    """The ends of the rows' chains and what was proposed behind them, places [B, W], as trees of their own."""
+    """The ends of the rows' chains and what was proposed after them, places [B, W], as trees of their own."""
     tokens = sketch.tree.tokens.gather(1, places)
     order = torch.arange(places.shape[1], device=places.device).expand_as(places)
     counts = places.new_tensor([len(path) for path in paths])

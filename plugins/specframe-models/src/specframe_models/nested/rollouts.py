@@ -106,7 +106,7 @@ def along(exits: Sequence[Callable[[], Tensor]], shares: Sequence[float], teache
 
 
 def require_exits(drafter: Trainable, rollout: str) -> ExitingModel:
-    """The drafter. Raises CompositionError for one that cannot be read behind its layers."""
+    """The drafter. Raises CompositionError for one that cannot be read after its layers."""
     if not hasattr(type(drafter), "read_exits"):
         raise CompositionError(
             f"the rollout {rollout!r} trains a language model of several depths, such as the drafter `model`; "

@@ -73,7 +73,7 @@ class AcceptanceHead:
         self._shape: dict[str, Any] = {}
 
     def untrained(self, vocab: int) -> AcceptanceHead:
-        """The same head without weights, for a target of `vocab` tokens."""
+        """A copy of this head without weights, for a target of `vocab` tokens."""
         of = self.of.untrained(vocab) if isinstance(self.of, Untrained) else self.of
         return AcceptanceHead(of=of, layers=self.layers)
 

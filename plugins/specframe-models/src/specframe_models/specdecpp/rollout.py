@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AcceptanceRollout:
     """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
 
-    The nested rollout unrolls the drafter, unchanged; the head rates the features behind the logits.
+    The nested rollout unrolls the drafter, unchanged; the head rates the features after the logits.
 
     The head rates a token whose ancestors are all accepted. So in a text, assumed to be the target's own, a level
     counts only where the levels above it would have been drafted as the text has them.

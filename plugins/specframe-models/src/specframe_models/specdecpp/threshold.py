@@ -1,4 +1,4 @@
-"""A chain that ends where a rejection has become too likely, or behind a token that is unsure."""
+"""A chain that ends where a rejection has become too likely, or after a token that is unsure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Threshold:
         self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True)
 
     def smaller(self) -> Threshold:
-        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         return Threshold(depth=min(self.depth, 2), threshold=self.threshold, least=self.least, draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:

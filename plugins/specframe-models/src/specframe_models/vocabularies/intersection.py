@@ -50,13 +50,13 @@ class Intersection:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair) -> Intersection:
-        """The same around a drafter whose vocabulary, and the target's, are given."""
+        """This drafter around one whose vocabulary, and the target's, are given."""
         made = cls(drafter=drafter)
         made._translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Intersection:
-        """The same around an untrained drafter, over two small vocabularies."""
+        """A copy around an untrained drafter, over two small vocabularies."""
         return Intersection.given(*translated(self._translator.drafter, vocab))
 
     @property

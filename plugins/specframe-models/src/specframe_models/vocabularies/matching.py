@@ -69,17 +69,17 @@ class Matching:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair, tree: TreePolicy, nodes: int | None = None) -> Matching:
-        """The same around a drafter whose vocabulary, and the target's, are given."""
+        """This drafter around one whose vocabulary, and the target's, are given."""
         made = cls(drafter=drafter, tree=tree, nodes=nodes)
         made._translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Matching:
-        """The same around an untrained drafter, over two small vocabularies."""
+        """A copy around an untrained drafter, over two small vocabularies."""
         return Matching.given(*translated(self._translator.drafter, vocab), self.tree, self.nodes)
 
     def smaller(self) -> Matching:
-        """The same with a smaller tree."""
+        """A copy with a smaller tree."""
         tree = self.tree.smaller() if hasattr(self.tree, "smaller") else self.tree
         made = Matching(drafter=self._translator.drafter, tree=tree, replace=self._translator.replace)
         made._translator.given = self._translator.given
@@ -91,7 +91,7 @@ class Matching:
         return self._translator.drafter
 
     def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> Matching:
-        """The same drafter, whose forward passes go through `wrap`: it has no search that is one call."""
+        """A copy whose forward passes go through `wrap`: it has no search that is one call."""
         twin, before = copy(self), self._wrap
         twin._wrap = wrap if before is None else lambda expand: wrap(before(expand))
         return twin

@@ -73,13 +73,13 @@ class Ngrams:
         reach: int = 4,
         least: float = 0.01,
     ) -> Ngrams:
-        """The same around a drafter whose vocabulary, and the target's, are given."""
+        """This drafter around one whose vocabulary, and the target's, are given."""
         made = cls(drafter=drafter, cache=cache, shared=shared, width=width, reach=reach, least=least)
         made._merging.translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Ngrams:
-        """The same around an untrained drafter, over two small vocabularies."""
+        """A copy around an untrained drafter, over two small vocabularies."""
         own = self._merging
         small = translated(own.translator.drafter, vocab)
         follow = own.follow

@@ -48,13 +48,13 @@ class Strings:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair, *, width: int = 4, reach: int = 4, least: float = 0.01) -> Strings:
-        """The same around a drafter whose vocabulary, and the target's, are given."""
+        """This drafter around one whose vocabulary, and the target's, are given."""
         made = cls(drafter=drafter, width=width, reach=reach, least=least)
         made._merging.translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Strings:
-        """The same around an untrained drafter, over two small vocabularies."""
+        """A copy around an untrained drafter, over two small vocabularies."""
         own = self._merging
         small = translated(own.translator.drafter, vocab)
         return Strings.given(*small, width=own.follow.width, reach=own.reach, least=own.follow.least)

@@ -101,7 +101,7 @@ class Translator:
         self.drafter.open(slots, room)
 
     def commit(self, committed: Committed) -> None:
-        """Reads the committed tokens; rows with a prompt join behind the others."""
+        """Reads the committed tokens; rows with a prompt join after the others."""
         device = committed.tokens.device
         texts = committed.texts
         if (prompts := committed.prompt) is not None:

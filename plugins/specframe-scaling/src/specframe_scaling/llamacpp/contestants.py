@@ -121,7 +121,7 @@ def _end(worker: subprocess.Popen[str]) -> None:
 
 
 class LlamaCppNgram(LlamaCpp):
-    """The same with llama.cpp's own speculation from n-grams of the text, on its own settings."""
+    """llama.cpp's own speculation from n-grams of the text, with its default settings."""
 
     name = "llamacpp-ngram"
     speculation = "NGRAM_SIMPLE"

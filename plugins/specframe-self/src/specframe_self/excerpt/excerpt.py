@@ -43,7 +43,7 @@ class Excerpt:
     """Another drafter, which reads a part of a long prompt, in its order.
 
     The target reads everything, so a lossless verifier stays lossless. A prompt of no more than `tokens` tokens is read
-    as it is. A drafting model, also the target's own checkpoint, so drafts behind a long prompt at the price of a short
+    as it is. A drafting model, also the target's own checkpoint, so drafts after a long prompt at the price of a short
     one, and reads it sooner.
 
     A selection chooses the part: the pieces that fit the prompt's end, the question (`bm25`, as RAPID does, Chen et al.

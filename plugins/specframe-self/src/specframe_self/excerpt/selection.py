@@ -29,7 +29,7 @@ class Marked:
         self._special = frozenset(marks) | frozenset(text.ends)
 
     def sized(self, tokens: int) -> Self:
-        """The same for another number of tokens."""
+        """A copy for another number of tokens."""
         found = copy(self)
         found.tokens = tokens
         found.require_sizes()
@@ -87,7 +87,7 @@ class Bm25Pieces(PromptPieces):
         super().__init__(tokens, chunk, question)
 
     def smaller(self) -> Bm25Pieces:
-        """The same of three tokens."""
+        """A copy of three tokens."""
         return Bm25Pieces(tokens=3, chunk=1, question=1)
 
     def ranking(self) -> PieceRanking:
@@ -159,7 +159,7 @@ def select(
 
 
 def _order(scores: list[float]) -> list[int]:
-    """The pieces, those that fit best first; behind them, or where none fits, from both ends inwards."""
+    """The pieces, those that fit best first; after them, or where none fits, from both ends inwards."""
     fitting = [piece for piece, score in enumerate(scores) if score > 0]
     rest = [piece for piece, score in enumerate(scores) if score <= 0]
     inwards = [rest[i // 2] if i % 2 == 0 else rest[-1 - i // 2] for i in range(len(rest))]

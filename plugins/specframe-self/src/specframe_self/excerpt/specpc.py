@@ -41,7 +41,7 @@ class AttendedTokens(Marked):
 
     Options:
         tokens: how many tokens of a prompt are read at most
-        window: how many of the prompt's last tokens vote, 64 at most
+        window: how many of the prompt's last tokens count, 64 at most
         pool: how many tokens share a score
         neighbours: how many tokens around a chosen one are read with it, the nearest first
         drafter: the small model, a drafter `model`; none: the drafter that reads what is chosen
@@ -79,11 +79,11 @@ class AttendedTokens(Marked):
             )
 
     def smaller(self) -> AttendedTokens:
-        """The same of three tokens, one of them the prompt's last."""
+        """A copy of three tokens, one of them the prompt's last."""
         return AttendedTokens(tokens=3, window=1, pool=1, neighbours=0, drafter=self.drafter)
 
     def untrained(self, vocab: int) -> AttendedTokens:
-        """The same of three tokens, its model for a target of `vocab` tokens."""
+        """A copy of three tokens, with a model for a target of `vocab` tokens."""
         small = self.smaller()
         if isinstance(small.drafter, Untrained):
             small.drafter = small.drafter.untrained(vocab)

@@ -23,7 +23,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
     attention of the target's kind and two norms; it has keys and values of its own for the committed text, and the
     exit's features of draft nodes are the target's own, so it is as right on a deep level as in training.
 
-    The paper's second exit, to stop behind an unsure token, is the tree `threshold` with `least`.
+    The paper's second exit, to stop after an unsure token, is the tree `threshold` with `least`.
 
     Args:
         exit: how many of the target's layers run, from the first on, before the adapter (the paper: 2 of 32, 3 of 40).
@@ -43,7 +43,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
         self._layers: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> Kangaroo:
-        """The same drafter without weights, not yet bound, for a target of two layers, the first of which drafts."""
+        """A copy of this drafter without weights, unbound, for a target of two layers, the first of which drafts."""
         small = super().untrained(vocab)
         small.exit, small.taps, small._layers = 1, frozenset({"layer.0"}), None
         return small

@@ -47,7 +47,7 @@ class Adapter(DraftNetwork, nn.Module):
         whole: Any = self.layer.layer
         if not hasattr(whole, "input_layernorm") or not hasattr(whole, "self_attn"):
             raise CompositionError(
-                f"kangaroo's adapter is a norm and the attention behind it, which a layer of {config.model_type!r} "
+                f"kangaroo's adapter is a norm and the attention after it, which a layer of {config.model_type!r} "
                 "does not begin with; use a target such as Llama or Qwen3"
             )
         self.norm: nn.Module = copy.deepcopy(whole.input_layernorm)

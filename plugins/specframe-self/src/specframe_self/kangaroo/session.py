@@ -1,7 +1,7 @@
 """Decoding a batch: the adapter's keys and values of the committed text, and the draft in the making.
 
 An entry of the adapter is the exit's feature of one token. With one attention an entry's key and value depend on that
-entry alone, so nothing committed is ever computed again, and the draft's entries wait behind for the next commit to
+entry alone, so nothing committed is ever computed again, and the draft's entries wait for the next commit to
 write over them.
 """
 
@@ -21,8 +21,8 @@ from specframe_self.kangaroo.network import Adapter
 class Exits(RowSession):
     """The decoding state of a session's rows.
 
-    Slot i of a row holds the entry of its token i; the root's stands behind those of the committed tokens before it.
-    Behind the longest row's root stand the draft's, at the same slots in every row.
+    Slot i of a row holds the entry of its token i; the root's follows those of the committed tokens before it.
+    After the longest row's root stand the draft's, at the same slots in every row.
 
     Args:
         network: the adapter.
@@ -51,7 +51,7 @@ class Exits(RowSession):
         return torch.arange(max(counts, default=0), device=device) < tensor_on(device, counts)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches the keys and values of pending entries and, as a draft starts, of the roots behind them.
+        """Caches the keys and values of pending entries and, as a draft starts, of the roots after them.
 
         Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """

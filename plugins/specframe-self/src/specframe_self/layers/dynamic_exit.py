@@ -85,21 +85,21 @@ class DEL:
         self._shadow: ShadowTokens | None = None
 
     def untrained(self, vocab: int) -> DEL:
-        """The same for a target of two layers; it drafts from the first cycle on."""
+        """A copy for a target of two layers, which drafts from the first cycle on."""
         small = copy(self)
         small.exits, small._guess = [1], 0.9
         small._target = small._shadow = None
         return small
 
     def smaller(self) -> DEL:
-        """The same with drafts of two tokens at most."""
+        """A copy whose drafts have two tokens at most."""
         small = copy(self)
         small.depth = min(self.depth, 2)
         small.promise = replace(self.promise, nodes=small.depth + 1, depth=small.depth)
         return small
 
     def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> DEL:
-        """The same drafter, whose forward passes go through `wrap`: it has no search that is one call."""
+        """A copy whose forward passes go through `wrap`: it has no search that is one call."""
         seen = copy(self)
         seen._wrap = wrap
         return seen
@@ -112,7 +112,7 @@ class DEL:
         exits = self.exits or list(range(1, layers))
         if not exits or exits[-1] >= layers:
             raise CompositionError(
-                f"del: the target has {layers} layers, and exits lie behind at least 1 and before the last, not {exits}"
+                f"del: the target has {layers} layers, and exits lie after at least 1 and before the last, not {exits}"
             )
         for exit in {exits[0], exits[-1]}:
             target.check_layers(LayerChoice.first(exit, layers))
@@ -175,7 +175,7 @@ class DEL:
         self.shadow.keep(rows)
 
     def _expand(self, exit: int, frontier: Frontier) -> Proposal:
-        """The exit's logits behind frontier nodes [B, F]: [B, F, 1, V]."""
+        """The exit's logits after frontier nodes [B, F]: [B, F, 1, V]."""
         assert self._target is not None
         chosen = LayerChoice.first(exit, self._layers)
         last = self._target.run_layers(chosen, frontier.tree, frontier.nodes)["last"]

@@ -81,7 +81,7 @@ class SWIFT:
         self._begin()
 
     def untrained(self, vocab: int) -> SWIFT:
-        """The same for a target of two layers: it tries a set in every cycle, and every session begins afresh."""
+        """A copy for a target of two layers: it tries a set in every cycle, and every session begins afresh."""
         small = copy(self)
         small.ends, small.window, small.interval, small.enough = 0, 1, 1, 1.0
         small._forgets, small._target = True, None
@@ -119,7 +119,7 @@ class SWIFT:
 
     @property
     def skip(self) -> dict[str, list[int]]:
-        """The same as the option `skip` of the drafter `self`, to go on with it without a search."""
+        """The found set as the option `skip` of the drafter `self`, for decoding without a search."""
         left_out = [part for part, out in zip(self._parts, self.search.best.tolist(), strict=True) if out]
         return {name: [layer for part, layer in left_out if part == name] for name in ("attention", "mlp")}
 

@@ -104,10 +104,10 @@ class LongSession(FeatureSession):
         self.cache.aim(slots, width)
         keys, values = self.cache.update(*self.network.remember(x, positions), 0)
         memory, stored, count = self._seen
-        behind = positions - tensor_on(x.device, self.counts)[:, None] + 1  # [B, T], 0 at the root
+        after = positions - tensor_on(x.device, self.counts)[:, None] + 1  # [B, T], 0 at the root
         verified = torch.arange(memory.shape[2], device=x.device) < count[:, None]  # [B, S]
         seen = verified[:, None].expand(-1, x.shape[1], -1)
         outputs: Tensor = self.network(
-            x, SeenKeys(keys, values, mask, positions), SeenKeys(memory, stored, seen, count[:, None] + behind)
+            x, SeenKeys(keys, values, mask, positions), SeenKeys(memory, stored, seen, count[:, None] + after)
         )
         return outputs

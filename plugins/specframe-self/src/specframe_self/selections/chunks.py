@@ -1,4 +1,4 @@
-"""Sights: the chunks of the text whose keys fit the newest query best."""
+"""KV selections: the chunks of the text whose keys fit the newest query best."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KeyChunks:
         self._chosen: list[int] = []  # committed tokens of each row when it was ranked last
 
     def smaller(self) -> KeyChunks:
-        """The same of single tokens: the first one, one that is looked at, and one or two of the newest."""
+        """A copy that chooses single tokens: the first one, one that is attended to, and one or two of the newest."""
         return KeyChunks(budget=4, chunk=1, recent=1, every=1)
 
     def open(self, slots: int, room: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.neural import PieceKeys
+from specframe.neural import ChunkKeys
 from specframe.plugin import CommittedMemory
 
 
@@ -36,7 +36,7 @@ class MeanKeys:
     def of(self, memory: CommittedMemory, rows: Sequence[int], wanted: Sequence[int], slots: int) -> Tensor:
         """The means of the first `wanted` pieces of each of these rows, of at most `slots`: [layers, R, heads, C, D].
 
-        Behind a row's own pieces stands anything. Rows that are new follow the others.
+        What follows a row's own pieces is undefined. New rows follow the others.
         """
         keys, size = memory.keys, self._size
         if size == 1:
@@ -58,7 +58,7 @@ class MeanKeys:
 
 
 class PackedMeans:
-    """The same means as native code reads them, where it is in use, in bfloat16; it chooses among them, too.
+    """The means in bfloat16, as native code reads them where it is in use and chooses among them.
 
     Args:
         size: tokens of a piece; piece i begins at token i * size.
@@ -66,35 +66,35 @@ class PackedMeans:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._pieces: PieceKeys | None = None
+        self._chunk_keys: ChunkKeys | None = None
         self._known: list[int] = []  # pieces of each row whose means are known
 
     def clear(self) -> None:
         """Forgets all rows."""
-        self._pieces, self._known = None, []
+        self._chunk_keys, self._known = None, []
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        if self._pieces is not None:
-            self._pieces.keep(rows)
+        if self._chunk_keys is not None:
+            self._chunk_keys.keep(rows)
             self._known = [self._known[row] for row in rows.tolist()]
 
-    def read(self, memory: CommittedMemory, rows: range, wanted: Sequence[int], slots: int) -> PieceKeys:
+    def read(self, memory: CommittedMemory, rows: range, wanted: Sequence[int], slots: int) -> ChunkKeys:
         """The means of the first `wanted` pieces of each of these rows, of at most `slots`; new rows follow others."""
         keys, size = memory.keys, self._size
         self._known += [0] * (rows.stop - len(self._known))
         begin, end = min(self._known[row] for row in rows), max(wanted)
-        if self._pieces is None:
+        if self._chunk_keys is None:
             room = keys.shape[3] // size
-            self._pieces = PieceKeys((keys.shape[0], slots, keys.shape[2], max(room, 1), keys.shape[4]))
-        if self._pieces.pieces < end:
-            self._pieces.grow(keys.shape[3] // size)
+            self._chunk_keys = ChunkKeys((keys.shape[0], slots, keys.shape[2], max(room, 1), keys.shape[4]))
+        if self._chunk_keys.chunks < end:
+            self._chunk_keys.grow(keys.shape[3] // size)
         if end > begin:
             which = slice(rows.start, rows.stop)
             fresh = keys[:, which, :, begin * size : end * size].unflatten(3, (end - begin, size))
-            self._pieces.put(which, begin, fresh.mean(4, dtype=torch.float32))
+            self._chunk_keys.put(which, begin, fresh.mean(4, dtype=torch.float32))
         self._known[rows.start : rows.stop] = wanted
-        return self._pieces
+        return self._chunk_keys
 
 
 def _few(rows: Sequence[int]) -> slice | list[int]:

@@ -80,9 +80,9 @@ class Ranking:
 
 
 class PromptRanking:
-    """The tokens of prompts, ranked once by votes pooled over neighbours; a prompt's last `window` are seen anyway.
+    """The tokens of prompts, ranked once by pooled attention mass; a prompt's last `window` are seen anyway.
 
-    Raises InputError, in a sight's name, for numbers that do not fit.
+    Raises InputError, in a KV selection's name, for numbers that do not fit.
     """
 
     def __init__(self, name: str, budget: int, window: int, pool: int) -> None:
@@ -100,12 +100,12 @@ class PromptRanking:
         self._slots = slots
         self._ranking.clear()
 
-    def put(self, votes: Tensor, memory: CommittedMemory, first: int) -> None:
-        """Ranks the tokens of the rows from `first` on by their votes, [layers, R, heads of keys, S]."""
+    def put(self, mass: Tensor, memory: CommittedMemory, first: int) -> None:
+        """Ranks the tokens of the rows from `first` on by their attention mass, [layers, R, heads of keys, S]."""
         begins = [max(0, have - self._window) for have in memory.counts[first:]]
-        older = torch.arange(votes.shape[-1], device=votes.device) < tensor_on(votes.device, begins)[:, None]
-        votes = votes * older[:, None]
-        pooled = max_pool1d(votes.flatten(0, 1), self._pool, 1, self._pool // 2).view_as(votes)
+        older = torch.arange(mass.shape[-1], device=mass.device) < tensor_on(mass.device, begins)[:, None]
+        mass = mass * older[:, None]
+        pooled = max_pool1d(mass.flatten(0, 1), self._pool, 1, self._pool // 2).view_as(mass)
         self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:

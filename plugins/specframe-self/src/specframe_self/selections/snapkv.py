@@ -1,4 +1,4 @@
-"""Sights: the tokens that the end of the prompt looks at."""
+"""KV selections: the tokens that the end of the prompt looks at."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SnapKV:
 
     Options:
         budget: the most tokens that are seen
-        window: how many of the prompt's last queries vote, 64 at most
+        window: how many of the prompt's last queries count, 64 at most
         pool: how many neighbours share a score, an odd number
     """
 
@@ -32,7 +32,7 @@ class SnapKV:
         self._ranking = PromptRanking("snapkv", budget, window, pool)
 
     def smaller(self) -> SnapKV:
-        """The same of three tokens, one of them the prompt's last."""
+        """A copy of three tokens, one of them the prompt's last."""
         return SnapKV(budget=3, window=1, pool=1)
 
     def open(self, slots: int, room: int) -> None:
@@ -66,15 +66,15 @@ def votes_of(memory: CommittedMemory, first: int, most: int) -> Tensor:
 def shares_of(memory: CommittedMemory, first: int, queries: Tensor, ahead: int = 0) -> Iterator[Tensor]:
     """Yields for each layer the attention of queries [layers, R, heads, T, D] to the rows from `first` on.
 
-    They are of the last T tokens, with `ahead` of them behind the committed ones, and see the tokens up to their own:
+    They are of the last T tokens, with `ahead` of them after the committed ones, and see the tokens up to their own:
     [R, heads of keys, heads that share them, T, S], 0 where there is no such token.
     """
     count, width, steps = memory.count[first:], max(memory.counts[first:]), queries.shape[3]
     place = count[:, None] - steps + ahead + torch.arange(steps, device=count.device)  # [R, T]
     end = torch.minimum(place, count[:, None] - 1).clamp(min=0)
     hidden = torch.arange(width, device=count.device) > end[..., None]  # [R, T, S]
-    voting = (place >= 0)[:, None, None, :, None]
+    counted = (place >= 0)[:, None, None, :, None]
     for asking, keys in zip(queries, memory.keys[:, first:, :, :width], strict=True):
         grouped = asking.unflatten(1, (keys.shape[1], -1))  # [R, heads of keys, shared, T, D]
         logits = grouped @ keys[:, :, None].transpose(-1, -2)
-        yield logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1) * voting
+        yield logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1) * counted

@@ -1,4 +1,4 @@
-"""Sights: the tokens that the end of the prompt and the likely answer look at."""
+"""KV selections: the tokens that the end of the prompt and the likely answer look at."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from specframe_self.selections.snapkv import shares_of
 class SpecKV:
     """For each head of keys the tokens that a prompt's last queries or a likely answer's attend to most, chosen once.
 
-    The answer is a small model's most probable tokens behind the prompt, or those of the layers that draft, on what the
+    The answer is a small model's most probable tokens after the prompt, or those of the layers that draft, on what the
     prompt's queries chose. So it follows from the prompt and its first token, and no draft is seen that the choice is
     used for. A token's score is the largest attention to it, of these queries and of the heads that share the keys,
     then the largest among its `pool` neighbours (SpecKV in Draft-based Approximate Inference, Galim et al. 2025, arXiv
-    2506.08373). As a drafter's sight it keeps the target's distribution. The paper leaves all other keys and values out
-    of the target, as the option `keep` of a target does.
+    2506.08373). As a drafter's KV selection it keeps the target's distribution. The paper leaves all other keys and
+    values out of the target, as the option `keep` of a target does.
 
     Options:
         budget: the most tokens that are seen
-        lookahead: how many tokens of the likely answer vote, at most; as many as the session has room for
-        window: how many of the prompt's last queries vote, 64 at most; these tokens are seen, too
+        lookahead: how many tokens of the likely answer count, at most; as many as the session has room for
+        window: how many of the prompt's last queries count, 64 at most; these tokens are seen, too
         pool: how many neighbours share a score, an odd number
         drafter: the small model that answers, a drafter `model`; none: the layers that draft, or the target itself
     """
@@ -68,11 +68,11 @@ class SpecKV:
         self._votes = torch.zeros(0)  # [layers, R, heads of keys, S], of new prompts
 
     def smaller(self) -> SpecKV:
-        """The same of three tokens, one of them the prompt's last, and one token ahead."""
+        """A copy of three tokens, one of them the prompt's last, and one token ahead."""
         return SpecKV(budget=3, lookahead=1, window=1, pool=1, drafter=self.drafter)
 
     def untrained(self, vocab: int) -> SpecKV:
-        """The same, its small model for a target of `vocab` tokens."""
+        """A copy whose small model is for a target of `vocab` tokens."""
         small = copy(self)
         small._ranking = PromptRanking("speckv", self.budget, self.window, self.pool)
         small.drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
@@ -100,7 +100,7 @@ class SpecKV:
 
     @torch.inference_mode()
     def answers(self, committed: Committed) -> Tensor | None:
-        """The small model's most probable tokens behind new prompts and their roots [R, T], the roots first."""
+        """The small model's most probable tokens after new prompts and their roots [R, T], the roots first."""
         if self._answering is None:
             return None
         assert committed.prompt is not None
@@ -130,7 +130,7 @@ class SpecKV:
 
 
 def most_probable(reader: LayeredTarget, prompt: Tensor, root: Tensor, count: int) -> Tensor:
-    """The root [] of a prompt [L] and the model's most probable tokens behind it, `count` together: [count].
+    """The root [] of a prompt [L] and the model's most probable tokens after it, `count` together: [count].
 
     Tokens that the model does not have are its last one.
     """

@@ -1,4 +1,4 @@
-"""Sights: all tokens, at half of their bits."""
+"""KV selections: all tokens, at half of their bits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from specframe.plugin import ChosenSlots, Committed, CommittedMemory
 from specframe_self.selections.window import SinkWindow
 
 
-class UpperPlane:
+class UpperHalf:
     """All committed tokens, by the upper 4 of 8 bits (QuantSpec, Tiwari et al. 2025, arXiv 2502.10424).
 
-    The target keeps keys and values in two planes (`cache: int8`); verification reads both, a draft half of the bytes.
+    The target keeps keys and values in split int8 (`cache: int8`); verification reads both halves, a draft the upper.
     The newest tokens are whole for both.
     """
 
@@ -22,7 +22,7 @@ class UpperPlane:
     upper = True
 
     def smaller(self) -> SinkWindow:
-        """A sight of two slots, for targets of a few tokens, all of which are whole."""
+        """A KV selection of two slots, for targets of a few tokens, all of which are whole."""
         return SinkWindow(sinks=1, recent=1)
 
     def open(self, slots: int, room: int) -> None:

@@ -1,4 +1,4 @@
-"""Sights: the chunks of the text that the last verification attended to most."""
+"""KV selections: the chunks of the text that the last verification attended to most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe import InputError
-from specframe.neural import PieceKeys, tensor_on
+from specframe.neural import ChunkKeys, tensor_on
 from specframe.plugin import ChosenSlots, Committed, CommittedMemory
 from specframe_self.selections.means import MeanKeys, PackedMeans
 from specframe_self.selections.ranking import Ranking
@@ -16,7 +16,7 @@ class Verified:
     """The first chunk, the newest tokens, and for each head of keys what the last verification attended to most.
 
     It chooses anew in every cycle. A chunk's score is the attention to the mean of its keys, added up over the queries
-    of the root and the accepted tokens, and over the heads that share the keys; behind a prompt, over its last queries.
+    of the root and the accepted tokens, and over the heads that share the keys; after a prompt, over its last queries.
 
     Sources: SparseSpec (Zhao et al. 2025, arXiv 2512.01278) and SpecAttn (2026, arXiv 2602.07223). There, the
     verification keeps its scores of every token. Computing those again would take longer than drafts save, and means of
@@ -42,7 +42,7 @@ class Verified:
         self._native: bool | None = None  # whether native code ranks; it stays so for a session
 
     def smaller(self) -> Verified:
-        """The same of single tokens: the first one, one that was attended to, and the newest."""
+        """A copy that chooses single tokens: the first one, one that was attended to, and the newest."""
         return Verified(budget=3, chunk=1, recent=1)
 
     def open(self, slots: int, room: int) -> None:
@@ -60,7 +60,7 @@ class Verified:
         begins = [max(0, have - self.recent) // self.chunk * self.chunk for have in memory.counts[first:]]
         ends = [begin // self.chunk for begin in begins]
         if self._native is None:
-            self._native = PieceKeys.fits(memory.keys)
+            self._native = ChunkKeys.fits(memory.keys)
         if self._native:
             queries = memory.queries
             asked = [min(count, queries.shape[3]) for count in committed.count.tolist()]
@@ -82,9 +82,9 @@ class Verified:
         if min(committed.counts) < (steps := queries.shape[4]):  # the queries of other rows begin with 0
             asked = torch.arange(steps, device=logits.device) >= steps - committed.count[:, None]  # [R, T]
             shares = shares * asked.repeat(1, queries.shape[3])[:, None, :, None]
-        votes = shares.sum(3)
-        votes[..., :1] = torch.inf
-        return votes
+        mass = shares.sum(3)
+        mass[..., :1] = torch.inf
+        return mass
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots of the best chunks, and those of all newer tokens."""

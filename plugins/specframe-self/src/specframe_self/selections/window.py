@@ -1,4 +1,4 @@
-"""Sights: the first tokens of a text and its newest ones."""
+"""KV selections: the first tokens of a text and its newest ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SinkWindow:
         self.budget = sinks + recent
 
     def smaller(self) -> SinkWindow:
-        """The same of one sink at most and two slots, for targets of a few tokens."""
+        """A copy of one sink at most and two slots, for targets of a few tokens."""
         return SinkWindow(sinks=min(self.sinks, 1), recent=2 - min(self.sinks, 1))
 
     def open(self, slots: int, room: int) -> None:

@@ -41,7 +41,7 @@ class OllamaOptions(Strict):
     mirostat: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def generation(self) -> dict[str, Any]:
-        """The same settings by OpenAI's and vLLM's names."""
+        """The settings by OpenAI's and vLLM's names."""
         return {
             "temperature": self.temperature,
             "top_k": self.top_k,
@@ -61,7 +61,7 @@ Images = Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
 
 
 class OllamaMessage(Message):
-    """A turn of a conversation, behind its images."""
+    """A turn of a conversation, after its images."""
 
     images: Images = Field(default_factory=list)
     thinking: Annotated[str, Field(max_length=0)] | None = None
@@ -69,7 +69,7 @@ class OllamaMessage(Message):
 
     @property
     def turn(self) -> dict[str, Any]:
-        """The same as chat templates take it, the images in front of the text."""
+        """The message in the form of chat templates, images before the text."""
         turn = super().turn
         if self.tool_name is not None:
             turn |= {"tool_name": self.tool_name}  # for a template that reads it; results stand in the order of calls
@@ -119,7 +119,7 @@ class OllamaChat(OllamaRequest):
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
     def request(self, model: str | None, thinking: bool) -> ChatRequest:
-        """The same in OpenAI's terms."""
+        """The request in OpenAI's terms."""
         return self.chat_request(model, self.messages, thinking, self.tools)
 
 
@@ -135,13 +135,13 @@ class OllamaGenerate(OllamaRequest):
     template: Annotated[str, Field(max_length=0)] | None = None
 
     def request(self, model: str | None, thinking: bool) -> ChatRequest:
-        """The same in OpenAI's terms, a conversation of one question."""
+        """The request in OpenAI's terms, a conversation of one question."""
         system = [Message(role="system", content=self.system)] if self.system else []
         question = OllamaMessage(role="user", content=self.prompt, images=self.images)
         return self.chat_request(model, [*system, question], thinking)
 
     def completion(self, model: str | None) -> CompletionRequest:
-        """The same in OpenAI's terms, a text without a template. Raises ApiError for images."""
+        """The request in OpenAI's terms, a text without a template. Raises ApiError for images."""
         if self.images:
             raise ApiError(400, "images: a raw prompt takes none", code="invalid_field", field="images")
         given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}

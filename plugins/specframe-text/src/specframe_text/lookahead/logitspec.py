@@ -22,11 +22,11 @@ from specframe.plugin import (
 )
 
 LENGTHS = ((8, 4), (32, 3))
-"""Number of tokens copied behind each guess, up to a rank; one behind later ones."""
+"""Number of tokens copied after each guess, up to a rank; one after later ones."""
 
 
 class LogitSpec:
-    """Proposes a copy of the text, and guesses from the logits that the root is from, with copies behind them.
+    """Proposes a copy of the text, and guesses from the logits that the root is from, with copies after them.
 
     The target's logits for one position are a guess of the next one, too: a token that was likely but not chosen may
     come one token later. The guesses stand below the root, the likeliest first; each is continued by searching the text
@@ -70,9 +70,9 @@ class LogitSpec:
         for rank in range(self.guesses):
             paths = [row[rank : rank + 1] for row in self._last]
             length = next((length for most, length in LENGTHS if rank < most), 1)
-            for trie, path, behind in zip(tries, paths, self._suffix.continued(paths), strict=True):
+            for trie, path, after in zip(tries, paths, self._suffix.continued(paths), strict=True):
                 if path and path[0] != trie.tokens[0]:
-                    trie.add_path([*path, *behind[:length]][: self.nodes - len(trie)])
+                    trie.add_path([*path, *after[:length]][: self.nodes - len(trie)])
         return as_tree(root, tries)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -80,7 +80,7 @@ class LogitSpec:
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; rows with a prompt join behind the others."""
+        """Appends the committed tokens; rows with a prompt join after the others."""
         self._suffix.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:

@@ -29,13 +29,13 @@ class NgramPool:
     def __init__(self, length: int, most: int) -> None:
         self.length = length
         self.most = most
-        self._behind: dict[int, dict[tuple[int, ...], None]] = {}
+        self._after: dict[int, dict[tuple[int, ...], None]] = {}
 
-    def add(self, token: int, behind: tuple[int, ...]) -> None:
-        """Takes in the tokens behind a token; the oldest n-gram leaves where there are too many."""
-        known = self._behind.setdefault(token, {})
-        known.pop(behind, None)
-        known[behind] = None
+    def add(self, token: int, after: tuple[int, ...]) -> None:
+        """Takes in the tokens after a token; the oldest n-gram leaves where there are too many."""
+        known = self._after.setdefault(token, {})
+        known.pop(after, None)
+        known[after] = None
         if len(known) > self.most:
             del known[next(iter(known))]
 
@@ -44,15 +44,15 @@ class NgramPool:
         for place in range(len(text) - self.length + 1):
             self.add(text[place], tuple(text[place + 1 : place + self.length]))
 
-    def behind(self, token: int) -> list[tuple[int, ...]]:
+    def after(self, token: int) -> list[tuple[int, ...]]:
         """The n-grams that begin with a token, without it, the one seen last first."""
-        return list(self._behind.get(token, ()))[::-1]
+        return list(self._after.get(token, ()))[::-1]
 
 
 class Window:
     """Guesses of the next `width` positions, `ngram` - 1 generations of them (Fu et al. 2024, section 3).
 
-    Column i of generation l guesses the token l + i places behind the root. Generation 0 has no column 0: that is the
+    Column i of generation l guesses the token l + i places after the root. Generation 0 has no column 0: that is the
     root. A forward over the window gives one more generation, and the oldest one leaves.
     """
 
@@ -123,14 +123,14 @@ class Lookahead:
         """The pooled n-grams and the window below root [B]; common prefixes are one node."""
         tries = [Trie(token) for token in root.tolist()]
         for trie, pool, window in zip(tries, self._pools, self._windows, strict=True):
-            for behind in pool.behind(trie.tokens[0]):
-                trie.add_path(behind)
+            for after in pool.after(trie.tokens[0]):
+                trie.add_path(after)
             for path in window.paths():
                 trie.add_path(path)
         return as_tree(root, tries)
 
     def commit(self, committed: Committed) -> None:
-        """Takes the n-grams of the committed tokens; rows with a prompt join behind the others."""
+        """Takes the n-grams of the committed tokens; rows with a prompt join after the others."""
         texts = gained(committed)
         if committed.prompt is not None:
             self._pools += [NgramPool(self.ngram, self.guesses) for _ in texts]
@@ -156,8 +156,8 @@ class Lookahead:
         roots: list[int] = tree.tokens[:, 0].tolist()
         for row, whole in enumerate(found):
             if whole:  # in a draft made of several, a budget may have cut the window
-                for token, behind in self._windows[row].advance(roots[row], latest[row]):
-                    self._pools[row].add(token, behind)
+                for token, after in self._windows[row].advance(roots[row], latest[row]):
+                    self._pools[row].add(token, after)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEPARATOR = 0xFFFFFFFF
-"""Separator behind every text; no token has this id."""
+"""Separator after every text; no token has this id."""
 LITTLE, WIDTH = "<u4", 4
 """A token's bytes, the least significant first: read backwards, numbers in bytes are in order of their values."""
 REACH = 16
 """The most tokens of a match: the order of two places is decided by this many tokens."""
-BEHIND = b"\xff" * WIDTH * REACH
+AFTER = b"\xff" * WIDTH * REACH
 """Suffix that sorts after everything that begins with the same bytes."""
 STEP = 256
 """Distance of the places among which a search begins; their readings are kept, so that comparing takes no Python."""
@@ -44,7 +44,7 @@ class ContextArray:
     """
 
     def __init__(self, tokens: NDArray[np.uint32], order: NDArray[np.uint32]) -> None:
-        self.tokens = tokens  # [n], a SEPARATOR behind every text
+        self.tokens = tokens  # [n], a SEPARATOR after every text
         self.order = order  # [n], the places of `tokens` sorted by the REACH tokens up to there, the last one first
         self._bytes = np.ascontiguousarray(tokens, dtype=LITTLE).view(np.uint8).data
         self._places = np.ascontiguousarray(order).data
@@ -87,10 +87,10 @@ class ContextArray:
         if length < max(least, 1):
             return SuffixMatch(0, 0, 0)
         part = wanted[: WIDTH * length]
-        return SuffixMatch(length, self._place(part), self._place(part + BEHIND))
+        return SuffixMatch(length, self._place(part), self._place(part + AFTER))
 
-    def behind(self, match: SuffixMatch, *, length: int, limit: int) -> list[list[int]]:
-        """The `length` tokens behind the occurrences of a match, of at most `limit` of them.
+    def after(self, match: SuffixMatch, *, length: int, limit: int) -> list[list[int]]:
+        """The `length` tokens after the occurrences of a match, of at most `limit` of them.
 
         If there are more occurrences, evenly spaced ones of the order are taken, whatever text precedes them.
         """
@@ -140,9 +140,9 @@ def suffix_order(tokens: NDArray[np.uint32], near: NDArray[np.uint32] | None = N
     order, rank = _sorted(tokens.astype(np.int64), np.arange(size) if near is None else near)
     known = 1
     while known < REACH and rank[order[-1]] + 1 < size:
-        behind = np.zeros(size, np.int64)
-        behind[: size - known] = rank[known:] + 1  # 0: nothing is left of the array
-        order, rank = _sorted(rank * (size + 1) + behind, order)
+        after = np.zeros(size, np.int64)
+        after[: size - known] = rank[known:] + 1  # 0: nothing is left of the array
+        order, rank = _sorted(rank * (size + 1) + after, order)
         known *= 2
     return order.astype(np.uint32)
 

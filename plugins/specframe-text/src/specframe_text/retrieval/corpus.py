@@ -77,7 +77,7 @@ class Corpus:
         total = sum(len(match) for _, match in best)
         rows: list[list[int]] = []
         for array, match in best:  # each array by its share of the occurrences
-            rows += array.behind(match, length=length, limit=max(1, limit * len(match) // total))
+            rows += array.after(match, length=length, limit=max(1, limit * len(match) // total))
         return Continuations(longest, [self._whole(row) for row in rows[:limit]])
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:

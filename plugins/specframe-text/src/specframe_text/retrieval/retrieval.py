@@ -88,7 +88,7 @@ class Retrieval:
         self._texts: list[list[int]] = []
 
     def untrained(self, vocab: int) -> Retrieval:
-        """The same drafter over a store for a target of `vocab` tokens."""
+        """A copy of this drafter over a store for a target of `vocab` tokens."""
         drafter = copy(self)
         drafter.store = self.store.untrained(vocab) if isinstance(self.store, Untrained) else self.store
         drafter._texts = []
@@ -120,7 +120,7 @@ class Retrieval:
         return found
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; rows with a prompt join behind the others."""
+        """Appends the committed tokens; rows with a prompt join after the others."""
         if committed.prompt is not None:
             self._texts += gained(committed)
             return

@@ -24,8 +24,8 @@ from specframe.plugin import (
     TreePolicy,
     Untrained,
 )
-from specframe_trees.ahead.behind import Behind, Chains, Prepared
 from specframe_trees.ahead.placed import Placed
+from specframe_trees.ahead.ready_chains import After, Chains, Prepared
 
 WINDOW = 4
 """Tokens of a chain with `window: auto` where no costs are known."""
@@ -87,10 +87,10 @@ class Ahead:
             raise CompositionError("the drafter of ahead builds its own trees; it needs one that grows a tree policy")
         self.drafter, self.window, self.guesses, self.draw, self.most = drafter, window, guesses, draw, most
         guessed = 1 if guesses is None else guesses * (longest + 1)
-        self._nodes = (1 + longest) * (1 + guessed)  # of all that is drafted behind a chain, and the chain
+        self._nodes = (1 + longest) * (1 + guessed)  # of all that is drafted after a chain, and the chain
         if own.depth is not None and own.depth < 2 * longest + 1:
             raise CompositionError(
-                f"the drafter of ahead drafts no deeper than {own.depth} levels, and a chain behind a chain needs "
+                f"the drafter of ahead drafts no deeper than {own.depth} levels, and a chain after a chain needs "
                 f"{2 * longest + 1}: lower the window"
             )
         self.promise = Promise(
@@ -101,12 +101,12 @@ class Ahead:
         self._ready = Chains.none(torch.zeros(0))
 
     def untrained(self, vocab: int) -> Ahead:
-        """The same, its drafter for a target of `vocab` tokens."""
+        """A copy whose drafter is for a target of `vocab` tokens."""
         drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
         return Ahead(drafter=drafter, window=self.window, guesses=self.guesses, draw=self.draw, most=self.most)
 
     def smaller(self) -> Ahead:
-        """The same with chains of one token if they are drawn, of two at most otherwise."""
+        """A copy with chains of one token if they are drawn, of two at most if they are not."""
         drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
         most = 1 if self.draw is Draw.IID else 2
         return Ahead(
@@ -136,8 +136,8 @@ class Ahead:
         return self._ready.below(root, self.draw)
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
-        """Drafts chains behind a draft, below each guess of the token that will follow it."""
-        policy = Behind(draft, self._window(context.costs), self.guesses, self.draw, self._nodes)
+        """Drafts chains after a draft, below each guess of the token that will follow it."""
+        policy = After(draft, self._window(context.costs), self.guesses, self.draw, self._nodes)
         tree = self.drafter.propose(draft.tokens[:, 0], policy, context)
         self._drafted = policy.drafted(tree)
 

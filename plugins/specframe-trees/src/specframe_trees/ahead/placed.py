@@ -70,13 +70,13 @@ class Placed:
         return self.drafter.taps
 
     def untrained(self, vocab: int) -> Placed:
-        """The same on a CPU, its drafter for a target of `vocab` tokens."""
+        """A copy on a CPU, its drafter for a target of `vocab` tokens."""
         return Placed(
             device="cpu", drafter=self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
         )
 
     def smaller(self) -> Placed:
-        """The same around a drafter's small form, if it has one."""
+        """A copy around the drafter's small form, if it has one."""
         return Placed(
             device=self.device, drafter=self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
         )
@@ -169,7 +169,7 @@ class Seen(DelegatingTarget):
 
 
 class SeenNeural(Seen):
-    """The same of a target whose embedding and LM head are shared: copies of both, made at first use."""
+    """A target on another device whose embedding and LM head are shared: copies of both, made at first use."""
 
     _target: NeuralTarget
 

@@ -1,4 +1,4 @@
-"""Acceptance and time of drafts on a part of a long prompt: ``python research/analysis/long/sights.py FILE --out OUT``.
+"""Acceptance and time of drafts on a part of a prompt: ``python research/analysis/long/selections.py FILE --out OUT``.
 
 FILE is of the prompt set `long` (`long_prompts.py`). Every prompt is read once; then each way of decoding continues
 it, in turn, on the same keys and values. A line of JSON for each way of each prompt is added to `--out`; `--table`
@@ -30,49 +30,53 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 
 ROOM = 300
-"""Positions behind a prompt: new tokens, and the nodes of a draft."""
+"""Positions after a prompt: new tokens, and the nodes of a draft."""
 LEAST = 24
 """Tokens of an answer at least; prompts with shorter ones are left out."""
 GRAM = 8
 """Tokens of an n-gram whose repetition is counted."""
-SIGHTS: dict[str, Any] = {
+SELECTIONS: dict[str, Any] = {
     "window": lambda budget: {"sinks": 4, "recent": budget - 4},
     "snapkv": lambda budget: {"budget": budget},
     "chunks": lambda budget: {"budget": budget, "every": 16},
     "verified": lambda budget: {"budget": budget},
     "speckv": lambda budget: {"budget": budget, "lookahead": 32},
 }
-"""The options of each sight for a budget."""
+"""The options of each KV selection for a budget."""
 BUDGETS = (128, 256, 512, 1024)
 FASTDRAFT = {"use": "model", "weights": "zoo://smollm2-135m-fastdraft", "quantize": "int8"}
 
 
-def own(sight: str, budget: int, **options: Any) -> dict[str, Any]:
-    """A chain that the target, or a copy of its layers in few bits, drafts on a sight."""
+def own(kv_selection: str, budget: int, **options: Any) -> dict[str, Any]:
+    """A chain that the target, or a quantized copy of its layers, drafts on a KV selection."""
     return {
-        "drafter": {"use": "self", "sight": {"use": sight, **SIGHTS[sight](budget)}, **options},
+        "drafter": {
+            "use": "self",
+            "kv_selection": {"use": kv_selection, **SELECTIONS[kv_selection](budget)},
+            **options,
+        },
         "tree": {"use": "chain", "depth": 4},
     }
 
 
 def triforce(draft: dict[str, Any], budget: int = 512) -> dict[str, Any]:
     """A cascade whose review sees chunks."""
-    review = {"use": "self", "sight": {"use": "chunks", **SIGHTS["chunks"](budget)}}
+    review = {"use": "self", "kv_selection": {"use": "chunks", **SELECTIONS["chunks"](budget)}}
     return {"drafter": {"use": "cascade", "tokens": 6, "ask": 2, "draft": draft, "review": review}}
 
 
-WINDOWED = {**FASTDRAFT, "sight": {"use": "window", "recent": 240}}
+WINDOWED = {**FASTDRAFT, "kv_selection": {"use": "window", "recent": 240}}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {"drafter": "none"},
-    **{f"{sight} {budget}": own(sight, budget) for sight in SIGHTS for budget in BUDGETS},
-    **{f"{sight} 512, 4 bits": own(sight, 512, quantize="int4") for sight in SIGHTS},
+    **{f"{kv_selection} {budget}": own(kv_selection, budget) for kv_selection in SELECTIONS for budget in BUDGETS},
+    **{f"{kv_selection} 512, 4 bits": own(kv_selection, 512, quantize="int4") for kv_selection in SELECTIONS},
     "triforce, model": triforce(WINDOWED),
     "triforce, suffix": triforce({"use": "suffix"}),
 }
 """Ways that are measured, by name."""
 GROUPS = {
     "acceptance": [name for name in WAYS if name.split()[-1].isdigit()],
-    "time": ["plain", *[f"{sight} 512" for sight in SIGHTS], "triforce, model", "triforce, suffix"],
+    "time": ["plain", *[f"{kv_selection} 512" for kv_selection in SELECTIONS], "triforce, model", "triforce, suffix"],
 }
 
 
@@ -222,18 +226,21 @@ def tables(files: Sequence[Path]) -> str:
 
 
 def acceptance_table(records: Sequence[dict[str, Any]]) -> str:
-    """The share of drafted tokens that was accepted, those behind a refused one left out, by sight and budget."""
-    lines = ["| task, tokens | sight | " + " | ".join(map(str, BUDGETS)) + " |", "|---|---|" + "---|" * len(BUDGETS)]
+    """The share of drafted tokens that was accepted, those after a refused one left out, by selection and budget."""
+    lines = [
+        "| task, tokens | KV selection | " + " | ".join(map(str, BUDGETS)) + " |",
+        "|---|---|" + "---|" * len(BUDGETS),
+    ]
     for file, task in sorted({(one["file"], one["task"]) for one in records}):
-        for sight in SIGHTS:
+        for kv_selection in SELECTIONS:
             cells = []
             for budget in BUDGETS:
                 rows = [one for one in records if (one["file"], one["task"], one["way"], one["dtype"])
-                        == (file, task, f"{sight} {budget}", "bf16")]  # fmt: skip
+                        == (file, task, f"{kv_selection} {budget}", "bf16")]  # fmt: skip
                 reached = sum(sum(one["reached"]) for one in rows)
                 cells.append(f"{sum(sum(one['accepted']) for one in rows) / reached:.2f}" if reached else "")
             if any(cells):
-                lines.append(f"| {task}, {file.partition('-')[2]} | `{sight}` | " + " | ".join(cells) + " |")
+                lines.append(f"| {task}, {file.partition('-')[2]} | `{kv_selection}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ class Causal:
     """Texts, or their rest: a token sees the slots before its own, and its own. A slot is a position."""
 
     start: int  # the slot of every row's first token
-    lengths: Sequence[int]  # tokens of each row; those behind them are padding
+    lengths: Sequence[int]  # tokens of each row; those after them are padding
 
     @property
     def end(self) -> int:
@@ -72,14 +72,14 @@ class Mask:
 class Listed:
     """N nodes of each row's draft that see listed slots, the same ones, and of the draft's M slots their own paths.
 
-    The listed slots ascend. Those of a row are as many for all layers and heads; -1 stands behind them.
+    The listed slots ascend. Those of a row are as many for all layers and heads; -1 follows them.
     """
 
     listed: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
     path: Tensor  # [B, N, M] bool
     places: Tensor  # [B, N] int64, where their own entries go
     base: int  # the first of the draft's slots; the listed ones stand before it
-    upper: bool = False  # True if the upper of two planes of 4 bits is read alone
+    upper: bool = False  # True if the upper halves of split int8 are read alone
 
     @property
     def end(self) -> int:
@@ -92,4 +92,4 @@ class Listed:
         return self.places
 
 
-Sight = Causal | Tree | Mask | Listed
+Visibility = Causal | Tree | Mask | Listed

@@ -1,4 +1,4 @@
-// The largest of a row's products with a weight, by way of a copy of the weight in 8 bits.
+// The exact argmax of a row's products with a weight, found with an int8 copy of the weight and a bound on its error.
 //
 // Of an output's weights w, their copy c, activations x and their codes y, the product w x differs from c y by at most
 // |w - c| |x| + |c| |x - y| (Cauchy and Schwarz). Where another output is above one by more than that, it is not the
@@ -15,7 +15,7 @@
 #include "abi.h"
 #include "attention.h"
 #include "products.h"
-#include "team.h"
+#include "thread_pool.h"
 
 namespace {
 
@@ -54,8 +54,8 @@ struct Best {
 // |w| and |c|, and the largest scale: [4, tiles * TILE].
 extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms) {
   const int64_t tiles = tile_count(*exact), blocks = exact->inputs / BLOCK, outputs = tiles * TILE;
-  Team team(omp_get_max_threads());
-  Helpers::run(team, [&](Worker& worker) {
+  ThreadGroup group(omp_get_max_threads());
+  ThreadPool::run(group, [&](Worker& worker) {
     worker.share(tiles, [&](int64_t tile) {
       double *lost = norms + tile * TILE, *size = lost + outputs, *kept = size + outputs, *scales = kept + outputs;
       for (int64_t b = 0; b < blocks; ++b) {
@@ -88,10 +88,10 @@ extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms
 
 // `best` [M] is the first largest output of each row x [M, inputs], or -1 where that is not a number.
 // Returns 0, or 1 where there is no memory.
-extern "C" int specframe_likeliest(const BoundedHead* screen, const float* x, int64_t rows, int64_t* best) try {
-  const Weight &exact = screen->exact, &copy = screen->copy;
+extern "C" int specframe_argmax(const BoundedWeight* head, const float* x, int64_t rows, int64_t* best) try {
+  const Weight &exact = head->exact, &copy = head->copy;
   const int64_t inputs = exact.inputs, tiles = tile_count(exact), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
-  const float *lost = screen->lost, *kept = screen->kept;
+  const float *lost = head->lost, *kept = head->kept;
   const int threads = omp_get_max_threads();
   Codes coarse(rows, inputs, 8), fine(rows, inputs, exact.bits);
   const std::unique_ptr<float[]> sizes(new float[2 * rows]);       // |x| and |x - y|
@@ -103,8 +103,8 @@ extern "C" int specframe_likeliest(const BoundedHead* screen, const float* x, in
 #else
   const bool registers = false;
 #endif
-  Team team(threads);
-  Helpers::run(team, [&](Worker& worker) {
+  ThreadGroup group(threads);
+  ThreadPool::run(group, [&](Worker& worker) {
     worker.share(rows, [&](int64_t row) {
       const float* values = x + row * inputs;
       coarse.set(row, values, inputs);
@@ -180,7 +180,7 @@ extern "C" int specframe_likeliest(const BoundedHead* screen, const float* x, in
   return 1;
 }
 
-// The path of the likeliest tokens through a row's tree: the first child that holds the token behind its parent, and so on.
+// The top-1 path through a row's tree: the first child that holds its parent's most likely next token, and so on.
 inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
   const int64_t first = row * nodes;
   const int64_t width = c.levels + 1;
@@ -204,7 +204,7 @@ inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
   }
 }
 
-// The pass of `specframe_decode` over whole trees, from tokens to their likeliest successors. Returns 0, 1 where there is no
+// The pass of `specframe_decode` over whole trees, from tokens to their most likely successors. Returns 0, 1 where there is no
 // memory, or 2 where a token, a parent or a depth is out of bounds.
 extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
                                 void* const* taps, const GreedyChoice* choice) try {
@@ -239,7 +239,7 @@ extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, 
   } else {
     std::memcpy(c.last, hidden.get(), count * sizeof(float));
   }
-  if (specframe_likeliest(c.screen, hidden.get(), rows, c.best)) return 1;
+  if (specframe_argmax(c.head, hidden.get(), rows, c.best)) return 1;
   for (int64_t row = 0; row < batch->rows; ++row) follow(c, nodes, row);
   return 0;
 } catch (const std::bad_alloc&) {

@@ -1,4 +1,4 @@
-"""Sights that look at queries and keys: what they choose, and that drafts on it are lossless."""
+"""KV selections that look at queries and keys: what they choose, and that drafts on it are lossless."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specframe_self.selections.snapkv import SnapKV
 from specframe_self.selections.speckv import SpecKV
 from specframe_self.selections.verified import Verified
 
-SIGHTS = {
+SELECTIONS = {
     "chunks": lambda: KeyChunks(budget=4, chunk=1, recent=1, every=1),
     "chunks now and then": lambda: KeyChunks(budget=7, chunk=2, recent=1, every=2),
     "snapkv": lambda: SnapKV(budget=3, window=1, pool=1),
@@ -48,16 +48,16 @@ def emission(drafter: OwnLayers, verifier) -> Emission:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("verifier", [Match, Recursive])
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_every_text_has_the_probability_that_the_target_gives_it(sight, verifier):
-    found = emission(OwnLayers(sight=SIGHTS[sight]()), verifier()).compare(budget=30_000)
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_every_text_has_the_probability_that_the_target_gives_it(kv_selection, verifier):
+    found = emission(OwnLayers(kv_selection=SELECTIONS[kv_selection]()), verifier()).compare(budget=30_000)
     assert found.enumeration.exhausted and found.bound < 1e-9
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("sight", ["chunks", "snapkv", "speckv", "verified"])
-def test_it_keeps_the_contract_of_drafters(sight):
-    check_drafter(lambda: OwnLayers(sight=SIGHTS[sight]()), target=tiny)
+@pytest.mark.parametrize("kv_selection", ["chunks", "snapkv", "speckv", "verified"])
+def test_it_keeps_the_contract_of_drafters(kv_selection):
+    check_drafter(lambda: OwnLayers(kv_selection=SELECTIONS[kv_selection]()), target=tiny)
 
 
 def generated(drafter, batch: int):
@@ -70,12 +70,12 @@ def generated(drafter, batch: int):
     ).generate(PROMPTS)
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_greedy_texts_are_the_targets_while_rows_join_and_leave(sight):
-    found = generated(OwnLayers(sight=SIGHTS[sight]()), batch=4)
+@pytest.mark.parametrize("kv_selection", SELECTIONS)
+def test_greedy_texts_are_the_targets_while_rows_join_and_leave(kv_selection):
+    found = generated(OwnLayers(kv_selection=SELECTIONS[kv_selection]()), batch=4)
     assert found.tokens == generated("none", batch=4).tokens
     assert found.acceptance.tau > 1
-    assert found.acceptance == generated(OwnLayers(sight=SIGHTS[sight]()), batch=4).acceptance
+    assert found.acceptance == generated(OwnLayers(kv_selection=SELECTIONS[kv_selection]()), batch=4).acceptance
 
 
 class Peeking(OwnLayers):
@@ -85,7 +85,7 @@ class Peeking(OwnLayers):
         draft = super().propose(root, tree, context)
         if int(draft.tokens[0, 1]) != 0:
             return draft
-        ranking = self.sight._ranking
+        ranking = self.kv_selection._ranking
         ranking = getattr(ranking, "_ranking", ranking)  # of a prompt's tokens, or of chunks
         pieces, ranking._pieces = ranking._pieces, ranking._pieces.roll(1, -1)
         again = super().propose(root, tree, context)
@@ -93,15 +93,19 @@ class Peeking(OwnLayers):
         return again
 
 
-def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
+def test_a_kv_selection_that_looks_at_the_drafts_own_tokens_is_found():
     tree = Chain(depth=1, draw=Draw.IID)
-    for sight in ("chunks", "speckv", "verified"):
-        assert not audit(lambda sight=sight: OwnLayers(sight=SIGHTS[sight]()), tree, target=tiny).findings
-        assert audit(lambda sight=sight: Peeking(sight=SIGHTS[sight]()), tree, target=tiny).findings
+    for kv_selection in ("chunks", "speckv", "verified"):
+        assert not audit(
+            lambda kv_selection=kv_selection: OwnLayers(kv_selection=SELECTIONS[kv_selection]()), tree, target=tiny
+        ).findings
+        assert audit(
+            lambda kv_selection=kv_selection: Peeking(kv_selection=SELECTIONS[kv_selection]()), tree, target=tiny
+        ).findings
 
 
 @pytest.mark.parametrize(
-    ("build_sight", "words"),
+    ("build_selection", "words"),
     [
         (lambda: KeyChunks(budget=95), "less than recent"),
         (lambda: KeyChunks(chunk=0), "at least 1, not 0"),
@@ -112,14 +116,14 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
         (lambda: SpecKV(lookahead=0), "at least 1 token, not 0"),
         (lambda: SpecKV(window=65), "speckv: the window has 1 to 64 queries"),
         (lambda: SpecKV(pool=2), "odd"),
-        (lambda: OwnLayers(exit=1, sight=SpecKV()), "leave out exit, skip and head"),
+        (lambda: OwnLayers(exit=1, kv_selection=SpecKV()), "leave out exit, skip and head"),
         (lambda: Verified(budget=79), r"less than recent \+ 2 \* chunk = 80"),
         (lambda: Verified(recent=0), "at least 1, not 8 and 0"),
     ],
 )
-def test_wrong_options_are_refused(build_sight, words):
+def test_wrong_options_are_refused(build_selection, words):
     with pytest.raises(InputError, match=words):
-        build_sight()
+        build_selection()
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""The ledger of a session's rows: which slots of a memory hold which row's entries."""
+"""The slot map of a session: which slots of a memory hold which row's entries."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.layers import ChosenSlots
 from specframe.kernel.types import Committed, TokenTree
-from specframe.native.sight import Listed, Mask, Tree
+from specframe.native.visibility import Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.transfer import from_host
 
 
-class Rows:
-    """The rows of a session: row b's committed entries fill the slots 0 .. counts[b] - 1 of its row of a memory.
+class SlotMap:
+    """Slots of a session's rows: row b's committed entries fill the slots 0 .. counts[b] - 1 of its row of a memory.
 
-    A draft's entries are written at the same slots in every row, behind the longest one: that is a slice, not a
-    scatter. Shorter rows get a gap that nothing sees, which closes when an accepted path moves down.
+    A draft's entries are written at the same slots in every row, after the longest one: a slice, not a scatter.
+    Shorter rows get a gap that no query sees; it closes when an accepted path moves down.
 
     Args:
         memory: keys and values, with a row for each of the session's slots.
@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def origin(self) -> int:
-        """The slot of a draft's node 0, in the longest row; node i stands i slots behind it."""
+        """The slot of a draft's node 0, in the longest row; node i stands i slots after it."""
         return self.base - self._rooted
 
     @property
@@ -82,7 +82,9 @@ class Rows:
     def queries(self) -> Tensor:
         """The scaled queries of what was just committed, [layers, R, heads, T, D]: see `CommittedMemory`."""
         if self._queries is None:
-            raise CompositionError("a sight of this kind needs queries, which the target's attention does not show")
+            raise CompositionError(
+                "a KV selection of this kind needs queries, which the target's attention does not show"
+            )
         size = self.keys.shape[-1]
         return self._queries.unflatten(-1, (-1, size)).transpose(2, 3).to(self.keys.dtype)
 
@@ -100,15 +102,17 @@ class Rows:
         if not self.memory.rewindable:
             raise CompositionError("recurrent layers keep one state for all committed tokens, none for their beginning")
         if self._queries is not None:
-            raise CompositionError("a sight reads the queries of a prompt's end, which are not kept with its beginning")
+            raise CompositionError(
+                "a KV selection reads the queries of a prompt's end, which are not kept with its beginning"
+            )
         return self.memory.every[:, row, :, :count].clone()
 
     def join(self, count: Tensor, counts: Sequence[int], offset: Tensor | None = None) -> None:
-        """Adds rows of so many entries, behind the others, with the offsets of their positions [A], 0 by default."""
+        """Adds rows of so many entries, after the others, with the offsets of their positions [A], 0 by default."""
         if offset is not None or self.offset is not None:
             before = torch.zeros_like(self.count) if self.offset is None else self.offset
             self.offset = torch.cat([before, torch.zeros_like(count) if offset is None else offset])
-        self._count = torch.cat([self.count.to(count.device), count])  # an empty ledger follows its first rows
+        self._count = torch.cat([self.count.to(count.device), count])  # an empty map takes the device of its first rows
         self.counts = [*self.counts, *counts]
 
     def advance(self, committed: Committed) -> None:
@@ -128,7 +132,7 @@ class Rows:
     def shorten(self, first: int, slots: Tensor) -> None:
         """Drops all entries of the rows from `first` on but those in the slots [layers or 1, R, H or 1, K], ascending.
 
-        -1 stands behind those of a row that has fewer. Positions stay those of the text.
+        -1 follows those of a row that has fewer. Positions stay those of the text.
         """
         self.memory.choose(first, slots.clamp(min=0))
         kept = (slots[0, :, 0] >= 0).sum(-1)
@@ -148,7 +152,7 @@ class Rows:
         return None if self.offset is None else positions + self.offset[:, None]
 
     def before(self, entries: int) -> Self:
-        """The rows as they were so many entries ago, on the same memory: nodes are written behind all entries.
+        """The rows as they were so many entries ago, on the same memory: nodes are written after all entries.
 
         A row that had fewer sees none. Raises CompositionError where entries cannot be dropped.
         """
@@ -161,10 +165,10 @@ class Rows:
         return earlier
 
     def move(self, paths: Sequence[Sequence[int]], nodes: Callable[[], Tensor]) -> None:
-        """Moves the entries of accepted paths, the root first, behind the committed ones.
+        """Moves the entries of accepted paths, the root first, after the committed ones.
 
-        `nodes` makes the paths' tensor [B, A], any node behind a row's last, where one is needed. On other devices than
-        a CPU a row with a shorter path moves entries that nothing sees behind its end, which the next tree overwrites.
+        `nodes` makes the paths' tensor [B, A], any node after a row's last, where one is needed. On other devices than
+        a CPU a row with a shorter path moves entries that nothing sees after its end, which the next tree overwrites.
         """
         self.memory.commit(paths)
         base, width = self.base, max(map(len, paths))
@@ -183,11 +187,11 @@ class Rows:
         self.memory.compact(self.origin + nodes()[:, start:width], first)
 
     def tree(self, tree: TokenTree) -> Tree:
-        """The sight of a whole tree's nodes."""
+        """What the nodes of a whole tree see."""
         return Tree(tree.ancestors, self.count, self.base, self.even)
 
     def nodes(self, tree: TokenTree, nodes: Tensor, positions: Tensor) -> Mask:
-        """The sight of nodes [B, F] of a tree whose nodes are at `positions` [B, N]: committed slots, and paths."""
+        """What nodes [B, F] of a tree with `positions` [B, N] see: the committed slots, and their paths."""
         count, origin = tree.tokens.shape[1], self.origin
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
         if self._rooted:  # node 0 stands among the committed entries; its slot is that of the longest rows' roots
@@ -197,7 +201,7 @@ class Rows:
         return Mask(visible, origin + nodes, positions, origin)
 
     def chosen(self, tree: TokenTree, nodes: Tensor, slots: ChosenSlots) -> Listed:
-        """The sight of nodes [B, F] of a tree that see chosen slots and their paths; the tree's root is not committed.
+        """What nodes [B, F] of a tree see: the chosen slots, and their paths. The root of the tree is not committed.
 
         Their entries go where those of `nodes` go: a verification writes over them.
         """

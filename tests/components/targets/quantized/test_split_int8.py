@@ -1,4 +1,4 @@
-"""Keys and values in two planes of 4 bits, behind newest tokens in whole numbers."""
+"""Keys and values in split int8, the newest tokens in whole numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree, Verdict
-from specframe.neural.planes import RECENT, SPAN
+from specframe.neural.split_int8 import RECENT, SPAN
 from tests.components.targets.models import VOCABULARY, accept, batch, random_tree
 from tests.components.targets.quantized.test_target import BROAD
 
@@ -46,7 +46,7 @@ def begun(target: HFTarget, texts=TEXTS, slots: int = 5):
 
 
 def grown(texts, tree, verdict):
-    """The texts behind an accepted path, the new root left out."""
+    """The texts after an accepted path, the new root left out."""
     return [
         [*text, int(tree.tokens[row, 0]), *(int(tree.tokens[row, node]) for node in path if node >= 0)]
         for row, (text, path) in enumerate(zip(texts, verdict.path.tolist(), strict=True))
@@ -114,7 +114,7 @@ def test_its_law_is_near_that_of_exact_keys_and_takes_a_third_of_the_memory(mode
     assert 0 < (found - wanted).norm() < 5e-2 * wanted.norm()
     stored = target._state.cache.stored
     slots, heads, size = target._state.cache.capacity, stored.recent.shape[2], stored.recent.shape[4]
-    held = stored.planes.nbytes + stored.key_scales.nbytes + stored.value_scales.nbytes
+    held = stored.codes.nbytes + stored.key_scales.nbytes + stored.value_scales.nbytes
     assert held / slots <= 0.32 * 2 * 3 * heads * size * 4
     assert stored.recent.shape[3] >= RECENT == 2 * SPAN
     assert torch.equal(read(target, TEXTS[1]), read(native(model, None), TEXTS[1])), "what is newest is whole"
@@ -159,7 +159,7 @@ def test_what_does_not_go_with_it_is_one_line(model, build):
     begun(target, [TEXTS[0]], 1)
     with pytest.raises(CompositionError, match="leave out `exit` and `skip`"):
         target.check_layers(LayerChoice.first(2, 3))
-    with pytest.raises(CompositionError, match="are not shown: take a sight that reads none"):
+    with pytest.raises(CompositionError, match="are not shown: take a KV selection that reads none"):
         target.memory().copy(0, 10)
     with pytest.raises(CompositionError, match="its heads have 16 numbers, which 32 does not divide"):
         native(build("llama", **BROAD).float())

@@ -51,7 +51,7 @@ def sessions(*targets: HFTarget, rows=PROMPTS) -> Tensor:
 
 
 def drafts(target: HFTarget, tree, slots: ChosenSlots | None, step: int = 3, chosen: LayerChoice = ALL) -> Tensor:
-    """The states behind the chosen layers, or all, at the tree's nodes, a few at a time."""
+    """The states after the chosen layers, or all, at the tree's nodes, a few at a time."""
     found = [
         target.run_layers(chosen, tree, torch.arange(start, start + step).expand(len(tree.tokens), -1), slots)["last"]
         for start in range(0, tree.tokens.shape[1], step)
@@ -60,8 +60,8 @@ def drafts(target: HFTarget, tree, slots: ChosenSlots | None, step: int = 3, cho
 
 
 def cycles(target: HFTarget, fresh: HFTarget, lists: tuple[int, int] | None, chosen: LayerChoice = ALL) -> None:
-    """`target` drafts with sights of one to four slots, or of all; `fresh` does not; logits, features, keys and values
-    are the same to the last bit, while rows join and leave."""
+    """`target` drafts with KV selections of one to four slots, or of all; `fresh` does not; logits, features, keys and
+    values are the same to the last bit, while rows join and leave."""
     noise, taps = torch.Generator().manual_seed(3), frozenset({"last", "layer.1"})
     for one in (target, fresh):
         one.request(taps)
@@ -126,7 +126,7 @@ def everything(memory: CommittedMemory, lists: tuple[int, int]) -> ChosenSlots:
 @pytest.mark.parametrize("lists", [(1, 1), (3, 2)], ids=["one list", "lists of heads"])
 @pytest.mark.parametrize("kind", ["native", "int4", "int4 cache bfloat16", "transformers"])
 @torch.no_grad()
-def test_a_sight_of_all_slots_is_none(kind, lists, build):
+def test_a_kv_selection_of_all_slots_is_none(kind, lists, build):
     """In native passes to the bit, which add up in the order of the slots."""
     target = HFTarget.from_model(build("llama")) if kind == "transformers" else native(build, kind)
     root = sessions(target)

@@ -1,4 +1,4 @@
-"""A drafter's work while the target scores: a thread of its own, joined before anything is verified."""
+"""Overlap of drafting with scoring: the drafter works in a second thread, joined before anything is verified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def threads_of(asked: Mapping[str, int] | None, drafter: Drafter) -> Threads | N
     return Threads(**asked)
 
 
-class Alongside:
+class Overlap:
     """A session's second thread, in which a drafter that drafts ahead works while the target scores.
 
     It begins with a cycle and ends when no row is left, or with an exception. Inference mode and the number of OpenMP
@@ -51,9 +51,9 @@ class Alongside:
         self._worker: ThreadPoolExecutor | None = None
 
     def drafting(self, draft: TokenTree, context: Context) -> AbstractContextManager[None]:
-        """Drafts behind a draft while the with block runs, which ends when both are done.
+        """Context in which the drafter drafts beyond `draft`; it ends when the block and the drafter are done.
 
-        An exception of the drafter is raised there, once; one of the block goes first.
+        An exception of the drafter is raised at its end, once; one of the block goes first.
         """
         return nullcontext() if self._drafter is None else self._drafting(self._drafter, draft, context)
 
@@ -70,8 +70,8 @@ class Alongside:
         except BaseException:
             self.end()
             raise
-        self._clock.seconds["aside"] += seconds
-        self._clock.calls["aside"] += 1
+        self._clock.seconds["overlap"] += seconds
+        self._clock.calls["overlap"] += 1
 
     def end(self) -> None:
         """Ends the thread, after what it is doing now; the next cycle begins another."""

@@ -29,8 +29,8 @@ VOCAB = 24
 WARM = Sampling(temperature=1.0)
 
 
-def drafter(sight=None, vocab: int = VOCAB) -> ModelDrafter:
-    return ModelDrafter.from_model(tiny_llama(vocab, seed=7), sight=sight)
+def drafter(kv_selection=None, vocab: int = VOCAB) -> ModelDrafter:
+    return ModelDrafter.from_model(tiny_llama(vocab, seed=7), kv_selection=kv_selection)
 
 
 def laws(own: ModelDrafter, counts, cycles: int = 3):
@@ -46,7 +46,7 @@ def laws(own: ModelDrafter, counts, cycles: int = 3):
     return found
 
 
-def test_a_sight_of_everything_changes_nothing(monkeypatch):
+def test_a_kv_selection_of_everything_changes_nothing(monkeypatch):
     monkeypatch.setattr(model_readings, "PIECE", 4)
     counts = (21, 9, 2)
     seen, whole = laws(drafter(SinkWindow(sinks=0, recent=90)), counts), laws(drafter(), counts)
@@ -99,7 +99,12 @@ def test_it_keeps_the_contract_of_drafters(monkeypatch):
 def test_texts_are_the_targets_while_rows_join_and_leave(tmp_path):
     random_model(vocab=VOCAB, layers=2, seed=2).double().save_pretrained(tmp_path)
     prompts = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2], [4], [5, 6, 7, 8], [9, 9]]
-    options = {"use": "model", "model": str(tmp_path), "dtype": "float64", "sight": {"use": "window", "recent": 3}}
+    options = {
+        "use": "model",
+        "model": str(tmp_path),
+        "dtype": "float64",
+        "kv_selection": {"use": "window", "recent": 3},
+    }
     pipeline = specframe.compose(
         target=HFTarget.from_model(random_model(vocab=VOCAB, layers=2, seed=2, eos=9)),
         drafter=options,
@@ -117,13 +122,13 @@ def test_texts_are_the_targets_while_rows_join_and_leave(tmp_path):
     [
         (lambda: drafter(KeyChunks()), "follows from a text's length, .* KeyChunks chooses for each head"),
         (
-            lambda: ModelDrafter.from_model(tiny_llama(VOCAB, seed=7), masks=Masks(2, 1), sight=SinkWindow()),
-            "leave out masks, or the sight",
+            lambda: ModelDrafter.from_model(tiny_llama(VOCAB, seed=7), masks=Masks(2, 1), kv_selection=SinkWindow()),
+            "leave out masks, or the KV selection",
         ),
         (lambda: drafter(SinkWindow()).bind(tiny_target(vocab=VOCAB)), "longer than the drafting model's context"),
-        (lambda: drafter(SinkWindow(recent=2)).exit_after([1]), "together, sight or exits"),
+        (lambda: drafter(SinkWindow(recent=2)).exit_after([1]), "together, KV selection or exits"),
         (
-            lambda: ModelDrafter.from_model(tiny_hybrid(VOCAB, seed=7), sight=SinkWindow(recent=2)).bind(
+            lambda: ModelDrafter.from_model(tiny_hybrid(VOCAB, seed=7), kv_selection=SinkWindow(recent=2)).bind(
                 tiny_target(vocab=VOCAB)
             ),
             "draft on a part of the text",

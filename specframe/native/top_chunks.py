@@ -1,4 +1,4 @@
-"""The pieces of texts that queries attend to most, found natively by the pieces' mean keys."""
+"""The chunks of texts that queries attend to most, found natively by the chunks' mean keys."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.native.abi import Ballot
+from specframe.native.abi import TopChunks
 from specframe.native.blocks import BLOCK, TILE
 from specframe.native.bounds import check_integers, check_numbers, check_room
 from specframe.native.build import are_loaded, load_native
 
 
-class PieceKeys:
-    """A key for each piece of the rows' texts, for all layers and heads of keys, in bfloat16 as native code reads it.
+class ChunkKeys:
+    """A key for each chunk of the rows' texts, for all layers and heads of keys, in bfloat16 as native code reads it.
 
     Args:
-        shape: layers, rows at most, heads of keys, pieces at most, and the numbers of a key.
+        shape: layers, rows at most, heads of keys, chunks at most, and the numbers of a key.
     """
 
     def __init__(self, shape: tuple[int, int, int, int, int]) -> None:
-        layers, slots, heads, pieces, size = shape
+        layers, slots, heads, chunks, size = shape
         if size % BLOCK:
             raise ValueError(f"native code takes keys of a multiple of {BLOCK} numbers, not {size}")
-        tiles = -(-pieces // TILE)
+        tiles = -(-chunks // TILE)
         self._tiles = torch.zeros(layers, slots, heads, tiles, size // 2, TILE, 2, dtype=torch.bfloat16)
 
     @staticmethod
@@ -33,14 +33,14 @@ class PieceKeys:
         return keys.is_cpu and keys.shape[-1] % BLOCK == 0 and keys.dtype != torch.float64 and are_loaded()
 
     @property
-    def pieces(self) -> int:
-        """Number of pieces that a row has room for."""
+    def chunks(self) -> int:
+        """Number of chunks that a row has room for."""
         return self._tiles.shape[3] * TILE
 
-    def grow(self, pieces: int) -> None:
-        """Makes room for so many pieces of each row."""
+    def grow(self, chunks: int) -> None:
+        """Makes room for so many chunks of each row."""
         layers, slots, heads, tiles, *tile = self._tiles.shape
-        more = self._tiles.new_zeros(layers, slots, heads, -(-pieces // TILE), *tile)
+        more = self._tiles.new_zeros(layers, slots, heads, -(-chunks // TILE), *tile)
         more[:, :, :, :tiles] = self._tiles
         self._tiles = more
 
@@ -49,16 +49,16 @@ class PieceKeys:
         self._tiles[:, : len(rows)] = self._tiles[:, rows]
 
     def put(self, rows: slice, begin: int, keys: Tensor) -> None:
-        """Puts keys [layers, R, heads, n, D] of the pieces from `begin` on."""
+        """Puts keys [layers, R, heads, n, D] of the chunks from `begin` on."""
         places = torch.arange(begin, begin + keys.shape[3])
         pairs = keys.to(torch.bfloat16).unflatten(-1, (-1, 2))
         self._tiles[:, rows].transpose(4, 5)[:, :, :, places // TILE, places % TILE] = pairs
 
     def best(self, first: int, queries: Tensor, asked: Sequence[int], ends: Sequence[int], count: int) -> Tensor:
-        """The pieces that get most attention, best first, then zeros: [layers, R, heads, count] int64.
+        """The chunks that get most attention, best first, then zeros: [layers, R, heads, count] int64.
 
         Shares of attention are added up over the last `asked` of each row's queries [layers, R, heads of queries, T,
-        D], scaled, and over the heads that share a head of keys. The first `ends` pieces of each row, from row `first`
+        D], scaled, and over the heads that share a head of keys. The first `ends` chunks of each row, from row `first`
         on, compete; the very first one wins always.
         """
         layers, slots, heads, tiles, half, _, _ = self._tiles.shape
@@ -66,17 +66,17 @@ class PieceKeys:
         rows, sharing, steps = wide.shape[1], wide.shape[2] // heads, wide.shape[3]
         check_numbers((wide,))
         if wide.shape != (layers, rows, heads * sharing, steps, 2 * half):
-            raise ValueError(f"queries [{layers}, R, heads, T, {2 * half}] choose pieces, not {list(wide.shape)}")
+            raise ValueError(f"queries [{layers}, R, heads, T, {2 * half}] choose chunks, not {list(wide.shape)}")
         check_room("rows", first, first + rows, slots)
-        voting, competing = torch.tensor([asked, ends], dtype=torch.int64)
-        check_integers("queries asked", voting, (rows,), steps + 1)
-        check_integers("pieces", competing, (rows,), self.pieces + 1)
+        steps_asked, competing = torch.tensor([asked, ends], dtype=torch.int64)
+        check_integers("queries asked", steps_asked, (rows,), steps + 1)
+        check_integers("chunks", competing, (rows,), self.chunks + 1)
         best = torch.empty(layers, rows, heads, count, dtype=torch.int64)
-        load_native().specframe_vote(
-            Ballot(
+        load_native().specframe_top_chunks(
+            TopChunks(
                 *(layers, rows, heads, sharing, steps, 2 * half),
                 *(slots, first, tiles, count),
-                *(part.data_ptr() for part in (wide, self._tiles, voting, competing, best)),
+                *(part.data_ptr() for part in (wide, self._tiles, steps_asked, competing, best)),
             )
         )
         return best

@@ -1,4 +1,4 @@
-"""Compositions behind an image, enumerated next to rows with another image and with none."""
+"""Compositions after an image, enumerated next to rows with another image and with none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.session import Parts, Session
-from specframe.neural.ledger import Rows
+from specframe.neural.slot_map import SlotMap
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
@@ -39,7 +39,7 @@ SAMPLING = Sampling(temperature=1.0, top_k=2)
 LENGTH = 3
 BRANCHES = 2_000
 SEED = 3
-"""The image behind which no model here writes the token that stands for a part of an image."""
+"""The image after which no model here writes the token that stands for a part of an image."""
 
 
 def law(model, request):
@@ -98,7 +98,7 @@ def off(model, request, target, parts, given=None):
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
 @pytest.mark.parametrize("name", COMPOSED)
-def test_the_distribution_behind_an_image_is_plain_decodings(name, family, monkeypatch):
+def test_the_distribution_after_an_image_is_plain_decodings(name, family, monkeypatch):
     model = seeing(family, monkeypatch)
     assert off(model, prompt(model, SEED), HFTarget.from_model(model), COMPOSED[name]) < 1e-6
 
@@ -116,5 +116,5 @@ def test_another_rows_image_is_found(name, family, monkeypatch):
 def test_positions_that_ignore_the_images_offset_are_found(family, monkeypatch):
     model = seeing(family, monkeypatch)
     target = HFTarget.from_model(model)
-    monkeypatch.setattr(Rows, "places", lambda rows, positions: None)
+    monkeypatch.setattr(SlotMap, "places", lambda rows, positions: None)
     assert off(model, prompt(model, SEED), target, COMPOSED["copies"]) > 1e-3

@@ -1,4 +1,4 @@
-"""Chains behind a draft that is being scored, one below each guess of the token that follows it."""
+"""Chains after a draft that is being scored, one below each guess of the token that follows it."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Chains:
         return Chains(self.tokens[rows], self.valid[rows], None if self.q is None else self.q[rows])
 
     def joined(self, more: int) -> Chains:
-        """The same with so many rows behind them that have none."""
+        """A copy with `more` further rows without chains."""
         q = None if self.q is None else pad(self.q, (0, 0, 0, 0, 0, more))
         return Chains(pad(self.tokens, (0, 0, 0, more)), pad(self.valid, (0, 0, 0, more)), q)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """M guesses of the bonus token behind a draft, and a chain below each."""
+    """M guesses of the bonus token after a draft, and a chain below each."""
 
     accepted: Tensor  # [B, M] int64, how many tokens of the draft stand before the guess
     guess: Tensor  # [B, M] int64
@@ -85,7 +85,7 @@ class Prepared:
         return Chains(tokens[rows, :, which] * valid, valid, None if q is None else q[rows, :, which])
 
 
-class Behind:
+class After:
     """A tree policy that reads a draft again, and grows a chain below each guess of the token that follows it.
 
     Nodes are the draft's, then the guesses, then the chains level by level.

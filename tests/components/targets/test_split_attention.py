@@ -1,4 +1,4 @@
-"""Attention of transformers' passes over trees, prefix and tree apart: the same logits, and masks of the tree alone."""
+"""Split attention of transformers' passes over trees: the same logits, and masks of the tree alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specframe.components.targets.forward import apart
+from specframe.components.targets.forward import split_attention
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.types import TokenTree, Verdict
@@ -35,7 +35,7 @@ def target(kind: str, dtype: torch.dtype = torch.float64) -> HFTarget:
 
 @torch.no_grad()
 def scored(model: HFTarget, rows: list[list[int]], tree: TokenTree = TREE) -> torch.Tensor:
-    """The logits of a tree behind prompts: twice, as the first pass is computed both ways."""
+    """The logits of a tree after prompts: twice, as the first pass is computed both ways."""
     found = []
     for _ in range(2):
         model.open(len(rows), 64)
@@ -50,15 +50,15 @@ def scored(model: HFTarget, rows: list[list[int]], tree: TokenTree = TREE) -> to
 @pytest.fixture
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Every prefix counts as long; the shapes of the masks that attention functions were given."""
-    monkeypatch.setattr(apart, "LONG", 2)
+    monkeypatch.setattr(split_attention, "LONG", 2)
     seen: list[tuple[int, ...]] = []
-    inner = apart.Apart.attend
+    inner = split_attention.SplitMasks.attend
 
-    def attend(self: apart.Apart, *given: torch.Tensor) -> torch.Tensor:
+    def attend(self: split_attention.SplitMasks, *given: torch.Tensor) -> torch.Tensor:
         seen.append(tuple(self.tree.shape))
         return inner(self, *given)
 
-    monkeypatch.setattr(apart.Apart, "attend", attend)
+    monkeypatch.setattr(split_attention.SplitMasks, "attend", attend)
     return seen
 
 
@@ -69,18 +69,18 @@ def test_the_logits_are_those_of_one_mask(kind, rows, dtype, most, widths, monke
     model = target(kind, dtype)
     widths.clear()  # of the trial of a new kind
     found = scored(model, rows)
-    assert model.forward._apart is True and set(widths) == {(2, 1, 6, 6)}
-    monkeypatch.setattr(apart, "LONG", 10**9)
+    assert model.forward._splits is True and set(widths) == {(2, 1, 6, 6)}
+    monkeypatch.setattr(split_attention, "LONG", 10**9)
     wanted = scored(model, rows)
     assert (found - wanted)[TREE.valid].abs().max() < most * wanted.abs().max()
 
 
-def test_a_single_node_behind_rows_of_unlike_lengths(widths, monkeypatch):
+def test_a_single_node_after_rows_of_unlike_lengths(widths, monkeypatch):
     model, root = target("llama"), TokenTree.root_only(torch.tensor([1, 6]))
     widths.clear()
     found = scored(model, RAGGED, root)
     assert set(widths) == {(2, 1, 1, 1)}
-    monkeypatch.setattr(apart, "LONG", 10**9)
+    monkeypatch.setattr(split_attention, "LONG", 10**9)
     torch.testing.assert_close(found, scored(model, RAGGED, root), rtol=0, atol=1e-12)
 
 
@@ -99,7 +99,7 @@ def test_a_layer_that_bends_its_logits_gets_one_mask():
     layer = nn.Linear(1, 1)
     layer.config = SimpleNamespace(_attn_implementation="specframe_test_bent")
     query, key = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 13, 8)
-    with apart.attending_apart([layer], apart.Apart(tree, prefix)):
+    with split_attention.split_attention([layer], split_attention.SplitMasks(tree, prefix)):
         function = ALL_ATTENTION_FUNCTIONS[layer.config._attn_implementation_internal]
         function(layer, query, key, key, tree, scaling=0.5, s_aux=torch.zeros(4))
         found, _ = function(layer, query, key, key, tree, scaling=0.5, s_aux=None)
@@ -110,18 +110,22 @@ def test_a_layer_that_bends_its_logits_gets_one_mask():
     torch.testing.assert_close(found.transpose(1, 2), wanted)
 
 
-def test_a_model_that_computes_something_else_apart_keeps_its_own_attention(monkeypatch):
+def test_a_model_that_computes_something_else_in_parts_keeps_its_own_attention(monkeypatch):
     """Negative control: parts that are added without their weights are found in the first pass, and never used."""
-    monkeypatch.setattr(apart, "LONG", 2)
-    part = apart._part
-    monkeypatch.setattr(apart, "_part", lambda *given: ((found := part(*given))[0], torch.zeros_like(found[1])))
+    monkeypatch.setattr(split_attention, "LONG", 2)
+    part = split_attention._part
+    monkeypatch.setattr(
+        split_attention, "_part", lambda *given: ((found := part(*given))[0], torch.zeros_like(found[1]))
+    )
     model = target("llama")
     found = scored(model, RAGGED)
-    assert model.forward._apart is False
-    monkeypatch.setattr(apart, "LONG", 10**9)
+    assert model.forward._splits is False
+    monkeypatch.setattr(split_attention, "LONG", 10**9)
     torch.testing.assert_close(found, scored(model, RAGGED), rtol=0, atol=1e-12)
 
 
 def test_a_short_prefix_is_seen_by_one_mask(monkeypatch):
-    monkeypatch.setattr(apart.Apart, "attend", lambda *_: pytest.fail("a prefix of seven tokens is short"))
+    monkeypatch.setattr(
+        split_attention.SplitMasks, "attend", lambda *_: pytest.fail("a prefix of seven tokens is short")
+    )
     scored(target("llama"), EVEN)

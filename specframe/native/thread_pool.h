@@ -1,8 +1,7 @@
-// The threads of a pass: each has a share of every stage's items and takes over what others have not begun.
+// The thread pool of the passes: each thread has a share of every stage's items and takes over items that others have not begun.
 //
-// A thread that the system has put aside holds up nobody, unless it was put aside in the middle of the items that it has
-// taken: on a machine whose cores are busy, a stage goes on with the threads that run, and a pass ends without those that have
-// not come.
+// A descheduled thread delays the pass only while it holds claimed items: on a machine whose cores are busy, a stage goes on
+// with the threads that run, and a pass ends without those that have not joined.
 
 #pragma once
 
@@ -25,7 +24,7 @@
 namespace {
 
 constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
-constexpr int MOST = 63;     // passes without helpers, between two that try them
+constexpr int MOST = 63;     // passes by the calling thread alone, between two that try the pool
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -55,27 +54,27 @@ inline Time::duration wait_until(Done done) {
   return Time::now() - from;
 }
 
-// What the threads of a pass have in common.
-struct Team {
-  struct alignas(64) Place {
+// The state that the threads of one pass share.
+struct ThreadGroup {
+  struct alignas(64) ThreadShare {
     std::atomic<Share> left{Share{0, 0, 0}};
   };
 
-  std::vector<Place> places;                  // of each thread
-  alignas(64) std::atomic<int64_t> done{0};   // items of all stages so far
+  std::vector<ThreadShare> shares;           // of each thread
+  alignas(64) std::atomic<int64_t> done{0};  // items of all stages so far
 
-  explicit Team(int threads) : places(threads) {}
+  explicit ThreadGroup(int threads) : shares(threads) {}
 };
 
-// One thread of a team. All of them go through the same stages.
+// One thread of a group. All of them go through the same stages.
 struct Worker {
   int id, threads;
-  Team& team;
+  ThreadGroup& group;
   uint64_t stage = 0;
   int64_t total = 0;         // items of the stages so far
   Time::duration waited{0};  // for items that others had begun
 
-  Worker(Team& shared, int number) : id(number), threads(static_cast<int>(shared.places.size())), team(shared) {}
+  Worker(ThreadGroup& shared, int number) : id(number), threads(static_cast<int>(shared.shares.size())), group(shared) {}
 
   // Calls `work` with each of the items 0 .. count - 1, in one of the threads; returns when all are done.
   template <typename Work>
@@ -90,8 +89,8 @@ struct Worker {
     for (int turn = 0; turn < threads; ++turn)
       for (Run run; (run = take((id + turn) % threads, count)).first < run.end; finished += run.end - run.first)
         for (int64_t item = run.first; item < run.end; ++item) work(item);
-    team.done.fetch_add(finished, std::memory_order_acq_rel);
-    waited += wait_until([&] { return team.done.load(std::memory_order_acquire) >= total; });
+    group.done.fetch_add(finished, std::memory_order_acq_rel);
+    waited += wait_until([&] { return group.done.load(std::memory_order_acquire) >= total; });
   }
 
  private:
@@ -101,9 +100,9 @@ struct Worker {
 
   // The next items of this thread's own share, or the last of another's: half of what is left of it; none when that is
   // empty. A thread that has not come to this stage yet has its whole share left. Items are taken many at a time, since the
-  // exchange waits until all that was written before it is in the cache, and holds up all that is read behind it.
+  // exchange waits until all that was written before it is in the cache, and delays all reads after it.
   Run take(int owner, int64_t count) {
-    std::atomic<Share>& left = team.places[owner].left;
+    std::atomic<Share>& left = group.shares[owner].left;
     Share seen = left.load(std::memory_order_acquire);
     while (seen.stage <= stage) {
       Share rest = seen;
@@ -124,7 +123,7 @@ struct Worker {
 };
 
 // Ends the threads with which this one's OpenMP has run PyTorch's operators: some milliseconds long they wait for more work in
-// a busy loop, on a core that a helper needs, and a thread is begun anew in far less. A program that has set how they wait, as
+// a busy loop, on a core that a pool thread needs, and a thread is begun anew in far less. A program that has set how they wait, as
 // specframe does where it is imported before torch, keeps them.
 inline void end_busy_threads() {
   static const bool busy = !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY");
@@ -134,17 +133,17 @@ inline void end_busy_threads() {
   if (busy && pause) pause(SOFT, omp_get_initial_device());
 }
 
-// The threads that help the one that calls a pass: one pool a process, asleep between passes. OpenMP's would be waited for
-// at the end of each pass, whether or not the system has let them run, and spin for milliseconds behind it.
-class Helpers {
+// The threads that join the one that calls a pass: one pool a process, asleep between passes. A pass would wait for OpenMP's
+// threads at its end, whether or not the system has let them run, and they spin for milliseconds after it.
+class ThreadPool {
  public:
-  // Calls `work` with a worker in this thread, and in each helper that comes before it is done; returns when all that came
-  // have left. This thread is alone where another one is using the helpers, where the system grants none, and, for up to
-  // MOST passes, after one of which it waited more than a quarter: its cores are needed elsewhere.
+  // Calls `work` with a worker in this thread, and in each pool thread that joins before it is done; returns when all that
+  // joined have left. This thread works alone while another one uses the pool, where the system grants no threads, and, for
+  // up to MOST passes, after a pass of which it waited more than a quarter: its cores are needed elsewhere.
   template <typename Work>
-  static void run(Team& team, Work work) {
-    Helpers& all = get();
-    Worker first(team, 0);
+  static void run(ThreadGroup& group, Work work) {
+    ThreadPool& all = get();
+    Worker first(group, 0);
     const std::unique_lock<std::mutex> turn(all.turn_, std::try_to_lock);
     if (first.threads == 1 || !turn) return work(first);
     if (all.alone_ > 0) {
@@ -153,7 +152,7 @@ class Helpers {
     }
     all.begin(first.threads - 1);
     auto help = [&](int number) {
-      Worker other(team, number);
+      Worker other(group, number);
       work(other);
     };
     all.call_ = [](void* what, int number) { (*static_cast<decltype(help)*>(what))(number); };
@@ -174,8 +173,8 @@ class Helpers {
 
  private:
   struct Gate {
-    uint32_t wanted;         // helpers; 0 when nobody may come in any more
-    uint16_t taken, inside;  // numbers given out; helpers that have not left
+    uint32_t wanted;         // pool threads; 0 when none may join any more
+    uint16_t taken, inside;  // numbers given out; threads that have not left
   };
 
   std::mutex turn_, guard_;
@@ -185,13 +184,13 @@ class Helpers {
   void (*call_)(void*, int) = nullptr;
   void* what_ = nullptr;
   int begun_ = 0;
-  int alone_ = 0, penalty_ = 0;  // passes without helpers: still to come, and as many after the last one with helpers
+  int alone_ = 0, penalty_ = 0;  // passes without the pool: still to come, and after the last one with it
 
-  // Never freed: a helper may be asleep in it when the process ends. A forked process has no helpers yet.
-  static Helpers& get() {
-    static Helpers* all = [] {
-      pthread_atfork(nullptr, nullptr, [] { all = new Helpers; });
-      return new Helpers;
+  // Never freed: a thread may be asleep in it when the process ends. A forked process starts with an empty pool.
+  static ThreadPool& get() {
+    static ThreadPool* all = [] {
+      pthread_atfork(nullptr, nullptr, [] { all = new ThreadPool; });
+      return new ThreadPool;
     }();
     return *all;
   }
@@ -199,7 +198,7 @@ class Helpers {
   void begin(int count) {
     try {
       for (; begun_ < count; ++begun_) std::thread([this] { help(); }).detach();
-    } catch (const std::system_error&) {  // no more threads are to be had
+    } catch (const std::system_error&) {  // the system grants no more threads
     }
   }
 
@@ -210,7 +209,7 @@ class Helpers {
     while (!gate_.compare_exchange_weak(now, then, std::memory_order_acq_rel, std::memory_order_acquire));
   }
 
-  // The number that this helper takes in the pass that is open, or 0 when there is none or it is complete.
+  // The number of this thread in the pass that is open, or 0 when there is none or it is complete.
   int enter() {
     Gate now = gate_.load(std::memory_order_acquire);
     while (now.taken < now.wanted) {

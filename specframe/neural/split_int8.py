@@ -1,4 +1,4 @@
-"""A key/value cache of codes of 8 bits, in two planes of 4, behind newest tokens in whole numbers."""
+"""A key/value cache in split int8: upper and lower halves of 8-bit codes, and the newest tokens in float32."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ RECENT = 2 * SPAN
 """Room for the newest tokens, 64 to 127 of which are kept whole."""
 STEPS = 255
 GROUP = 32
-"""Numbers whose codes stand in 16 bytes of a plane: the lower halves of the bytes are the first 16."""
+"""Numbers whose halves fill 16 bytes: the lower 4 bits of the bytes are those of the first 16."""
 
 
 @dataclass
-class StoredPlanes:
-    """The storage, zero at first; a row's token t stands, while it is whole, at place t % RECENT."""
+class SplitInt8Storage:
+    """The storage, zero at first; a row's token t is at place t % RECENT until it is rounded."""
 
-    planes: Tensor  # [2, 2 * layers, B, H, S, D / 2] uint8: the upper ones, and the lower ones
+    codes: Tensor  # [2, 2 * layers, B, H, S, D / 2] uint8: the upper halves, and the lower ones
     key_scales: Tensor  # [layers, B, H, S / SPAN, 2, D] float32: a step, and the lowest value
     value_scales: Tensor  # [layers, B, H, S, 2] float32
     recent: Tensor  # [2 * layers, B, H, RECENT + N, D] float32: the newest tokens, and the nodes of a tree
 
     @classmethod
-    def empty(cls, planes: int, rows: int, sample: Tensor, slots: int, nodes: int) -> StoredPlanes:
+    def empty(cls, blocks: int, rows: int, sample: Tensor, slots: int, nodes: int) -> SplitInt8Storage:
         """Storage for keys and values like a sample [B, H, 1, D]."""
         _, heads, _, size = sample.shape
         return cls(
-            torch.zeros(2, planes, rows, heads, slots, size // 2, dtype=torch.uint8),
-            torch.zeros(planes // 2, rows, heads, slots // SPAN, 2, size),
-            torch.zeros(planes // 2, rows, heads, slots, 2),
-            torch.zeros(planes, rows, heads, RECENT + nodes, size),
+            torch.zeros(2, blocks, rows, heads, slots, size // 2, dtype=torch.uint8),
+            torch.zeros(blocks // 2, rows, heads, slots // SPAN, 2, size),
+            torch.zeros(blocks // 2, rows, heads, slots, 2),
+            torch.zeros(blocks, rows, heads, RECENT + nodes, size),
         )
 
     def tensors(self) -> list[tuple[Tensor, int]]:
         """Each tensor, and which of its dimensions is that of the rows."""
-        return [(getattr(self, field.name), 2 if field.name == "planes" else 1) for field in fields(self)]
+        return [(getattr(self, field.name), 2 if field.name == "codes" else 1) for field in fields(self)]
 
 
-class PlaneCache(SlotCache):
-    """Keys and values of native passes: see `StoredPlanes`. A token is rounded when it leaves the newest ones.
+class SplitInt8Cache(SlotCache):
+    """Keys and values of native passes: see `SplitInt8Storage`. A token is rounded when it leaves the newest ones.
 
     Rounded it is seen by tokens at `whole_from` its slot and on: the same ones, whether a text comes token by token, in
     pieces or as a tree.
@@ -54,15 +54,15 @@ class PlaneCache(SlotCache):
 
     def __init__(self, layers: int, capacity: int, rows: int | None = None, widths: object = None) -> None:
         super().__init__(layers, _spans(capacity), rows)
-        self.stored: StoredPlanes | None = None
+        self.stored: SplitInt8Storage | None = None
         self.counts: list[int] = [0] * (rows or 1)
 
-    def open(self, sample: Tensor, nodes: int) -> StoredPlanes:
+    def open(self, sample: Tensor, nodes: int) -> SplitInt8Storage:
         """The storage, with room for so many nodes."""
         rows = self.rows or 1
         with torch.inference_mode(False):  # sessions of either mode may follow
             if self.stored is None:
-                self.stored = StoredPlanes.empty(2 * len(self.layers), rows, sample, self.capacity, nodes)
+                self.stored = SplitInt8Storage.empty(2 * len(self.layers), rows, sample, self.capacity, nodes)
             elif (more := RECENT + nodes - self.stored.recent.shape[3]) > 0:
                 self.stored.recent = torch.nn.functional.pad(self.stored.recent, (0, 0, 0, more))
         return self.stored
@@ -78,7 +78,7 @@ class PlaneCache(SlotCache):
             self._append(place, range(count))
 
     def begin(self, row: int, rows: int, start: int) -> None:
-        """Takes note that rows begin anew, or go on, with so many tokens."""
+        """Records that the rows from `row` on begin anew, or go on, with `start` tokens."""
         self.counts[row : row + rows] = [start] * rows
 
     def _append(self, row: int, nodes: Sequence[int]) -> None:
@@ -92,20 +92,20 @@ class PlaneCache(SlotCache):
             self._round(row, span)
 
     def _round(self, row: int, span: int) -> None:
-        """Puts a span of tokens into the planes: keys by steps for each number, values for each token."""
+        """Rounds a span of tokens to split int8: keys by steps for each number, values for each token."""
         stored = self.stored
         assert stored is not None
-        first = span * SPAN % RECENT
-        whole = stored.recent[:, row, :, first : first + SPAN]  # [2 * layers, H, SPAN, D]
+        begin = span * SPAN % RECENT
+        whole = stored.recent[:, row, :, begin : begin + SPAN]  # [2 * layers, H, SPAN, D]
         keys, values = whole[0::2], whole[1::2]
         key_codes, stored.key_scales[:, row, :, span] = _codes(keys, 2)
         slots = slice(span * SPAN, (span + 1) * SPAN)
         value_codes, stored.value_scales[:, row, :, slots] = _codes(values, 3)
         codes = torch.stack([key_codes, value_codes], 1).flatten(0, 1)  # [2 * layers, H, SPAN, D]
         upper, lower = codes >> 4, codes & 15
-        for plane, halves in enumerate((upper, lower)):
-            first_half, second = halves.unflatten(-1, (-1, 2, GROUP // 2)).unbind(-2)
-            stored.planes[plane, :, row, :, slots] = (first_half | second << 4).flatten(-2)
+        for half, bits in enumerate((upper, lower)):
+            first, second = bits.unflatten(-1, (-1, 2, GROUP // 2)).unbind(-2)
+            stored.codes[half, :, row, :, slots] = (first | second << 4).flatten(-2)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
         """Moves these rows, int64 [R], whole, to the rows 0 .. R - 1."""
@@ -135,7 +135,7 @@ class PlaneCache(SlotCache):
         if self.stored is not None:
             with torch.inference_mode(False):
                 pad = torch.nn.functional.pad
-                self.stored.planes = pad(self.stored.planes, (0, 0, 0, more))
+                self.stored.codes = pad(self.stored.codes, (0, 0, 0, more))
                 self.stored.key_scales = pad(self.stored.key_scales, (0, 0, 0, 0, 0, more // SPAN))
                 self.stored.value_scales = pad(self.stored.value_scales, (0, 0, 0, more))
 
@@ -152,7 +152,9 @@ class PlaneCache(SlotCache):
     @property
     def every(self) -> Tensor:
         """Raises CompositionError."""
-        raise CompositionError("keys and values in int8 are not shown: take a sight that reads none, as `window` does")
+        raise CompositionError(
+            "keys and values in int8 are not shown: take a KV selection that reads none, as `window` does"
+        )
 
 
 def _spans(capacity: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specframe.native.build import FLAGS, SOURCE, _compiler
-from specframe.native.sight import Tree
+from specframe.native.visibility import Tree
 from tests.native.layers import packed_layers, slots_for
 
 PROGRAM = r"""
@@ -18,7 +18,7 @@ PROGRAM = r"""
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "team.h"
+#include "thread_pool.h"
 
 constexpr int THREADS = 4, STAGES = 200;
 
@@ -30,8 +30,8 @@ int pass(Before before) {
   for (auto& stage : all)
     for (auto& item : stage) item = 0;
   std::atomic<int> wrong{0};
-  Team team(THREADS);
-  Helpers::run(team, [&](Worker& worker) {
+  ThreadGroup group(THREADS);
+  ThreadPool::run(group, [&](Worker& worker) {
     before(worker);
     for (int stage = 0; stage < STAGES; ++stage) {
       const int count = stage % 64;
@@ -63,7 +63,7 @@ int main(int, char** arguments) {
   const char* name = arguments[1];
   int wrong = 0;
   if (!std::strcmp(name, "present")) wrong = passes(20);
-  if (!std::strcmp(name, "absent")) {  // a helper begins when the first thread is through every stage
+  if (!std::strcmp(name, "absent")) {  // a pool thread begins when the first thread is through every stage
     std::atomic<bool> inside{false};
     const auto late = [&](Worker& worker) {
       if (worker.id == 1) inside = true, usleep(300000);
@@ -72,10 +72,10 @@ int main(int, char** arguments) {
     };
     wrong = pass(late);
   }
-  if (!std::strcmp(name, "busy")) {  // a helper is put aside in the middle of an item: passes without helpers follow
-    Team team(THREADS);
+  if (!std::strcmp(name, "busy")) {  // a thread is descheduled within an item: passes without the pool follow
+    ThreadGroup group(THREADS);
     std::atomic<bool> helped{false};
-    Helpers::run(team, [&](Worker& worker) {
+    ThreadPool::run(group, [&](Worker& worker) {
       worker.share(2, [&](int64_t) {
         if (worker.id) helped = true, usleep(100000);
         while (!helped) usleep(100);
@@ -116,12 +116,12 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("team")
-    (folder / "team.cpp").write_text(PROGRAM)
+    folder = tmp_path_factory.mktemp("pool")
+    (folder / "pool.cpp").write_text(PROGRAM)
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    command = [*_compiler(), *flags, f"-I{SOURCE.parent}", str(folder / "team.cpp"), "-o", str(folder / "team")]
+    command = [*_compiler(), *flags, f"-I{SOURCE.parent}", str(folder / "pool.cpp"), "-o", str(folder / "pool")]
     subprocess.run(command, check=True, capture_output=True)
-    return folder / "team"
+    return folder / "pool"
 
 
 @pytest.mark.parametrize("case", ["present", "absent", "busy", "forked", "callers"])
@@ -141,7 +141,7 @@ def test_threads_of_openmp_end_unless_it_is_set_how_they_wait(program, given, en
 
 @pytest.mark.parametrize("bits", [4, 16, 32])
 def test_more_threads_than_cores_change_no_bit(bits):
-    """The system puts threads aside at any place then."""
+    """The system then deschedules threads at any place."""
     packed = packed_layers(bits, 2, 16)
     tree = Tree(torch.ones(2, 5, 5).tril().bool(), torch.tensor([3, 6]), 6)
     hidden, positions = torch.randn(2, 5, 288), torch.arange(6, 11).expand(2, 5)

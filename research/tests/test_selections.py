@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "research/analysis/long"), str(ROOT / "docs/pictures")]
 
 import contexts  # noqa: E402
-import sights  # noqa: E402
+import selections  # noqa: E402
 
 
 def record(way: str, seconds: float, source: str = "a", file: str = "long-1000", **more):
@@ -26,13 +26,13 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_acceptance_leaves_out_what_stands_behind_a_refused_token():
-    found = sights.acceptance_table(RECORDS).splitlines()
+def test_acceptance_leaves_out_what_stands_after_a_refused_token():
+    found = selections.acceptance_table(RECORDS).splitlines()
     assert found[2] == "| code, 1000 | `window` |  |  | 0.56 |  |" and len(found) == 4
 
 
 def test_a_gain_is_against_the_same_prompt_s_fastest_plain_decoding():
-    lines = sights.time_table(RECORDS).splitlines()
+    lines = selections.time_table(RECORDS).splitlines()
     assert "| bf16 | 1000 | window 512 | 2 | 2.00 | 12.5 | 2.00 (2.00 to 2.00) |" in lines
     assert [line.split(" | ")[1] for line in lines[2:]] == ["1000", "1000", "4000", "4000"]
 
@@ -44,5 +44,5 @@ def test_a_picture_has_the_median_over_prompts_of_the_shortest_time():
 
 
 def test_repetition_is_counted_by_eight_tokens():
-    assert sights.repeated(range(20)) == 0
-    assert sights.repeated([1, 2, 3, 4] * 5) == pytest.approx(1 - 4 / 13)
+    assert selections.repeated(range(20)) == 0
+    assert selections.repeated([1, 2, 3, 4] * 5) == pytest.approx(1 - 4 / 13)

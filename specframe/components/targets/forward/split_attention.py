@@ -1,4 +1,4 @@
-"""Attention of a tree's nodes with the prefix and the tree apart, put together by their log-sum-exps."""
+"""Split attention of a tree's nodes: to the prefix and to the tree, combined by their log-sum-exps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.forward.attention import attending_by
-from specframe.native.sight import Tree
+from specframe.native.visibility import Tree
 
 LONG = 1024
-"""Number of slots before a tree from which on the two are apart; behind a shorter prefix that saves nothing."""
+"""Shortest prefix, in slots, for which attention is split; after a shorter one that saves nothing."""
 BENT = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
 """Options of attention functions that change what attention computes."""
 
 
 @dataclass(frozen=True)
-class Apart:
+class SplitMasks:
     """The two masks of a pass over trees: of the tree [B, 1, N, N], and of the prefix [B, 1, 1, C], None if all see it.
 
     They are added to attention's logits.
@@ -30,14 +30,14 @@ class Apart:
     prefix: Tensor | None
 
     @classmethod
-    def of(cls, sight: Tree, dtype: torch.dtype) -> Apart:
-        """The masks of a sight."""
-        tree = torch.zeros(sight.sees.shape, dtype=dtype, device=sight.sees.device)
-        tree = tree.masked_fill_(~sight.sees, -torch.inf)[:, None]
-        if sight.even:
+    def of(cls, visibility: Tree, dtype: torch.dtype) -> SplitMasks:
+        """The masks of a pass in which the nodes of trees see what `visibility` has."""
+        tree = torch.zeros(visibility.sees.shape, dtype=dtype, device=visibility.sees.device)
+        tree = tree.masked_fill_(~visibility.sees, -torch.inf)[:, None]
+        if visibility.even:
             return cls(tree, None)
-        slots = torch.arange(sight.base, device=tree.device)
-        gap = slots >= sight.length[:, None]  # [B, C]
+        slots = torch.arange(visibility.base, device=tree.device)
+        gap = slots >= visibility.length[:, None]  # [B, C]
         return cls(
             tree, torch.zeros(gap.shape, dtype=dtype, device=gap.device).masked_fill_(gap, -torch.inf)[:, None, None]
         )
@@ -72,8 +72,8 @@ def _part(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor 
     return found, total
 
 
-def attending_apart(attentions: Sequence[nn.Module], apart: Apart) -> AbstractContextManager[None]:
-    """Lets attention layers attend apart inside the with block, and as they do where they compute something else."""
+def split_attention(attentions: Sequence[nn.Module], masks: SplitMasks) -> AbstractContextManager[None]:
+    """Context of split attention in these layers, except for those that compute something else."""
 
     def attend(
         own: Callable[..., Any],
@@ -87,8 +87,8 @@ def attending_apart(attentions: Sequence[nn.Module], apart: Apart) -> AbstractCo
     ) -> Any:
         bent = any(options.get(option) is not None for option in BENT) or rest
         if bent or key.shape[-1] != value.shape[-1]:
-            return own(module, query, key, value, apart.whole(key.shape[2]), *rest, **options)
+            return own(module, query, key, value, masks.whole(key.shape[2]), *rest, **options)
         scale = options.get("scaling")
-        return apart.attend(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale), None
+        return masks.attend(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale), None
 
     return attending_by(attentions, attend)

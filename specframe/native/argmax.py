@@ -1,4 +1,4 @@
-"""The likeliest tokens: of logits, and of an LM head or a whole pass without logits, most ruled out by a copy."""
+"""Most likely tokens: of logits, and the exact argmax of an LM head or a whole pass by an int8 copy with a bound."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.types import TokenTree, Verdict
-from specframe.native.abi import Batch, BoundedHead, GreedyChoice
+from specframe.native.abi import Batch, BoundedWeight, GreedyChoice
 from specframe.native.blocks import BLOCK, TILE
-from specframe.native.bounds import check_numbers, check_room, check_sight
+from specframe.native.bounds import check_numbers, check_room, check_visible
 from specframe.native.build import are_loaded, load_native
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
@@ -25,54 +25,54 @@ UNIT = 2.0**-24
 """Largest relative error of an operation in float32."""
 
 
-class Screen:
-    """An LM head in 16 or 32 bits with its copy in 8, which finds the largest logit bit for bit.
+class BoundedHead:
+    """An LM head in 16 or 32 bits with an int8 copy, whose bounded error gives the exact argmax of the logits.
 
-    It reads the copy whole, and of the head the tiles whose logits may be the largest by the copy, a few: for
-    each token the rounding of weights and states moves a logit by a bounded amount (Cauchy and Schwarz).
+    It reads all of the copy, and the few tiles of the head whose logits may be the largest by the copy: rounding
+    weights and states moves a token's logit by a bounded amount (Cauchy and Schwarz).
     """
 
     def __init__(self, head: QuantizedLinear) -> None:
-        """A head that `can_screen`."""
+        """A head that `can_bound` accepts."""
         self.head, self.copy = head, QuantizedLinear.empty(head.out_features, head.in_features, 8)
         norms = torch.zeros(4, len(head.packed) * TILE, dtype=torch.float64)
         record = head.record
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
         self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
-        self.record = BoundedHead(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
-        """The screen as native code takes it; valid while this lives."""
+        self.record = BoundedWeight(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        """The record that native code reads; valid while this lives."""
 
     def bounds(self, states: Tensor) -> Tensor:
-        """The most that logits by the copy are off by, for states [M, K]: [M, N], to within the last bits."""
+        """Bounds of the error of the copy's logits, for states [M, K]: [M, N], to within the last bits."""
         off = (states.float() - _rounded(states)).norm(dim=-1)[:, None]
         found: Tensor = self._lost * states.float().norm(dim=-1)[:, None] + self._kept * off
         return found[:, : self.head.out_features]
 
-    def likeliest(self, states: Tensor) -> Tensor:
+    def argmax(self, states: Tensor) -> Tensor:
         """The first token of the largest logit of each state, [.., D] -> [..] int64; -1 where that is not a number."""
         rows = states.float().contiguous()
         best = torch.empty(rows.shape[:-1], dtype=torch.int64)
         check_numbers((rows,))
         if rows.shape[-1] != self.head.in_features:
             raise ValueError(f"the head takes {self.head.in_features} numbers a state, not {rows.shape[-1]}")
-        load_native().specframe_likeliest(ctypes.byref(self.record), rows.data_ptr(), best.numel(), best.data_ptr())
+        load_native().specframe_argmax(ctypes.byref(self.record), rows.data_ptr(), best.numel(), best.data_ptr())
         return best
 
 
 class GreedyPass:
-    """A decoder's pass over whole trees, from tokens to their likeliest successors, in one native call.
+    """A decoder's pass over whole trees, from tokens to their most likely successors, in one native call.
 
     Args:
         layers: the decoder's layers.
-        screen: of its LM head.
+        head: its LM head.
         table: the embeddings of all tokens, [V, D], in bfloat16 or float32.
         ending: the weight of the final norm, [D].
     """
 
-    def __init__(self, layers: PackedLayers, screen: Screen, table: Tensor, ending: Tensor) -> None:
+    def __init__(self, layers: PackedLayers, head: BoundedHead, table: Tensor, ending: Tensor) -> None:
         check_numbers((table,), torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32)
-        self._layers, self._screen, self._table, self._ending = layers, screen, table, ending
+        self._layers, self._bounded, self._table, self._ending = layers, head, table, ending
 
     def run(
         self,
@@ -83,7 +83,7 @@ class GreedyPass:
         taps: Mapping[str, Tensor],
         context: int,
     ) -> tuple[Tensor, Tensor, Verdict | None]:
-        """The states behind the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
+        """The states after the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
 
         With them the verdict that accepts the path of these tokens through each row's tree; None where no token has any
         probability on one.
@@ -98,7 +98,7 @@ class GreedyPass:
         check_numbers(taps.values(), table.dtype)
         check_room("rows", 0, shape[0], blocks.shape[1])
         if len(counts) != shape[0] or not 0 < min(counts) <= max(counts) <= base:
-            raise ValueError(f"the nodes of {shape[0]} rows stand behind 1 to {base} slots of each")
+            raise ValueError(f"the nodes of {shape[0]} rows follow 1 to {base} slots of each")
         if any(part.shape != (*shape, table.shape[1]) for part in taps.values()):
             raise ValueError(f"taps are [{shape[0]}, {shape[1]}, {table.shape[1]}]")
         last, best = table.new_empty(*shape, table.shape[1]), torch.empty(shape, dtype=torch.int64)
@@ -124,7 +124,7 @@ class GreedyPass:
             valid=valid.data_ptr(),
             positions=context,
             halves=table.dtype == torch.bfloat16,
-            screen=ctypes.addressof(self._screen.record),
+            head=ctypes.addressof(self._bounded.record),
             last=last.data_ptr(),
             best=best.data_ptr(),
             levels=tree.levels,
@@ -142,7 +142,7 @@ class GreedyPass:
 def _fields(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
     """A tree's tokens, parents and valid, contiguous. Raises ValueError where native code would misread them."""
     tokens, parents, valid = tree.tokens.contiguous(), tree.parent.contiguous(), tree.valid.contiguous()
-    check_sight(valid, tuple(tokens.shape))
+    check_visible(valid, tuple(tokens.shape))
     if any(part.dtype != torch.int64 or part.shape != tokens.shape for part in (tokens, parents)):
         raise ValueError(f"tokens and parents are int64 {list(tokens.shape)}")
     return tokens, parents, valid
@@ -155,7 +155,7 @@ def _rounded(states: Tensor) -> Tensor:
     return ((blocks / steps.where(steps > 0, 1.0)).round() * steps).flatten(-2)
 
 
-def can_screen(head: object) -> TypeGuard[QuantizedLinear]:
+def can_bound(head: object) -> TypeGuard[QuantizedLinear]:
     """Returns whether a head's largest logit can be found by a copy: one in floats, without bias, of finite weights.
 
     The matrix of a head in 4 or 8 bits is no larger than a copy.
@@ -193,7 +193,7 @@ def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def rank(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The same natively, for contiguous float32 logits; ties in order of column."""
+    """`likely` by native code, for contiguous float32 logits; ties in order of column."""
     width = logits.shape[-1]
     values = logits.new_empty(*logits.shape[:-1], count)
     columns = torch.empty_like(values, dtype=torch.int64)

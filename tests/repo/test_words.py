@@ -43,6 +43,10 @@ DIALECT = {
     "believ(?:e|es|ed|ing)": "use, accept, estimate",
     "foresee|foretell|foretold": "predict",
     "liars?": "a part that records or declares what is not so",
+    "sights?": "a KV selection; of a pass, visibility",
+    "ledgers?": "a slot map; of training, the run's state",
+    "ballots?|booths?": "top chunks by attention",
+    "alongside": "overlap, together with",
 }
 """Words of the dialect that has been removed, and what to write instead."""
 FIRST = {"laws?": "distribution", "forwards?(?! pass)": "forward pass"}
@@ -55,8 +59,14 @@ QUOTED = (
     '--prompt "',  # what a user asks a model
     "Can you tell me about",
     "Tell me about",
+    '"sight"',  # old names that still work
+    '"ledger"',
+    "kind 'sight'",
+    "`sight`",
+    "specframe-sights",
+    "`-sights`",
 )
-"""A line that quotes a prompt may have any word."""
+"""A line that quotes a prompt or an old name may have any word."""
 
 
 def misused(words: dict[str, str], text: str) -> Iterator[tuple[int, str, str]]:
@@ -98,7 +108,8 @@ def test_what_users_read_first_has_the_fields_words():
 
 
 def test_the_lists_find_their_words():
-    for line in ("a drafter that hears of it", "def strayed_path", "SAID = 1", "beside the recipe", "out of luck"):
+    words = "a drafter that hears of it", "def strayed_path", "SAID = 1", "beside the recipe", "out of luck", "a sight"
+    for line in (*words, "self._ledger"):
         assert list(misused(DIALECT, line)), line
     assert not list(misused(DIALECT, "newsletter, besides, recallable, hopeless, straightforward, elderly"))
     assert [found[1:] for found in misused(FIRST, "its law: one forward, one forward pass")] == [

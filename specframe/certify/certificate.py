@@ -103,7 +103,7 @@ class Certificate:
     drafts: bool = True
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
-    """Differences between the verifier's fast paths and its rule, or the drafter's native search and its own."""
+    """Differences between the session's argmax following and the verifier's rule, or the drafter's native search and its own."""
     guarantees: tuple[Guarantee, ...] = ()
     """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Certificate:
 
     @property
     def exact(self) -> bool:
-        """True if no case was seen to emit anything but the target's law, and no fast path to differ from its rule."""
+        """True if no case was seen to emit anything but the target's law, and no shortcut to differ from its rule."""
         return bool(self.cases) and all(case.exact for case in self.cases) and not self.shortcuts
 
     @property

@@ -61,7 +61,7 @@ def attend(
 
 
 def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
-    """Visibility of entries in `attend` without a mask: [1, 1, n, steps n] bool."""
+    """The entries that each query of `attend` sees without a mask: [1, 1, n, steps n] bool."""
     own = torch.eye(length, dtype=torch.bool, device=device)
     return torch.cat([torch.ones_like(own).tril(), *[own] * (steps - 1)], 1)[None, None]
 

@@ -103,7 +103,7 @@ class Certificate:
     drafts: bool = True
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
-    """Differences between the session's argmax following and the verifier's rule, or the drafter's native search and its own."""
+    """Differences of argmax following from the verifier's rule, or of a native search from the drafter's."""
     guarantees: tuple[Guarantee, ...] = ()
     """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()

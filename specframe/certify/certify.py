@@ -226,7 +226,7 @@ class _Certifier:
         return forced(self.whole.emission(name, sampling, **options), text, free)
 
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
-        """The session's argmax following, and the native search, on trees of guided texts and of some that are drawn."""
+        """The session's argmax following and the native search, on trees of guided texts and on some drawn ones."""
         trees: dict[tuple[object, ...], TokenTree] = {}
 
         def keep(cycle: Cycle) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from specframe.cli.main import main
 from specframe.recipes.folders import find_recipe
 from tests.repo.repository import RECIPES, ROOT
 
@@ -28,6 +29,13 @@ def test_every_setting_of_a_method_has_an_entry(generators, recipe):
     letter = generators("letter")
     missing = letter.stated(recipe) - letter.read_papers()[recipe].keys()
     assert not missing, f"docs/papers.yaml has no value of the paper for {missing}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", LETTER)
+def test_a_recipe_to_the_letter_is_certified(recipe, capsys):
+    """Its drafter, tree and rule emit the target's distribution on the certificate's small targets, trained or not."""
+    assert main(["certify", str(ROOT / f"recipes/papers/{recipe}.yaml"), "--exact-only"]) == 0
 
 
 def test_the_method_pages_show_every_recipes_settings():

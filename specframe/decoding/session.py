@@ -175,7 +175,7 @@ class Session:
             costs = parts.costs and parts.costs.together([entry.length for entry in self.live], self._pause)
             context = Context(sampling, self._random.draft, costs, left=[entry.left for entry in self.live])
             draft = parts.drafter.propose(self._root, parts.tree, context)
-            if sampling.processors and not parts.promise.whole:
+            if sampling.processors and not parts.promise.needs_all_scores:
                 draft = pruned(draft, self.live)
         with self._overlap.drafting(draft, context), self.clock.phase("score"):
             scores = self._verification.score(draft, sampling)

@@ -30,23 +30,23 @@ class Promise:
     """The newest committed tokens that a drafter sees, more than its trees have levels; None: all."""
     exact: bool = True
     """True if the recorded law of every sampled node is exact, with fresh noise."""
-    settled: bool = False
-    """True if at every node the number of siblings is settled before the first of them is drawn."""
-    alone: bool = True
+    fixed_sibling_count: bool = False
+    """True if at every node the number of siblings is fixed before the first of them is drawn."""
+    row_independent: bool = True
     """True if a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
     row emits is the same; its sample is its own only if the verifier draws by position, as `match` does."""
-    borrows: bool = False
+    uses_target_layers: bool = False
     """True if drafting runs layers of the target, or reads its keys and values: then nothing is drafted while it
     scores, nor on another device."""
     ahead: bool = False
     """True if a draft may be drawn while the target scores the one before it: a draft drawn at random is then the one
     that would be drawn now, under other noise."""
 
-    whole: bool = False
+    needs_all_scores: bool = False
     """True if a drafter learns from the scores of its whole draft, so that forbidden nodes are scored, too."""
 
-    chains: bool = False
-    """True for a drafter whose frontiers may hold several nodes of a path, each behind its parent. A drafter that feeds
+    path_in_frontier: bool = False
+    """True for a drafter whose frontiers may hold several nodes of a path, each after its parent. A drafter that feeds
     a node what was predicted at its parent cannot."""
 
     @property
@@ -68,8 +68,8 @@ class Needs:
     """The draws it is lossless for."""
     exact: bool = False
     """True if sampled nodes must come with their exact recorded law."""
-    settled: bool = False
-    """True if the number of siblings must be settled before the first is drawn, since it judges them together."""
+    fixed_sibling_count: bool = False
+    """True if the number of siblings must be fixed before the first is drawn, since it judges them together."""
     by_position: bool = False
     """True if it draws one token for each position of the text, from noise that belongs to the position."""
 
@@ -85,7 +85,7 @@ class Needs:
                 f"'{verifier}' needs the exact distribution of every sampled node, which this tree policy does not "
                 "record; `verifier: {use: match}` needs none"
             )
-        if self.settled and draft.sampled and not draft.settled:
+        if self.fixed_sibling_count and draft.sampled and not draft.fixed_sibling_count:
             yield (
                 f"'{verifier}' judges siblings together and needs their number settled before the first is drawn, "
                 "which this tree does not promise; `verifier: {use: recursive}` judges them one by one"

@@ -69,7 +69,12 @@ def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     if tree is None or drafter.promise.complete:
         return drafter.promise
     own = drafter.promise
-    return replace(tree.promise, alone=tree.promise.alone and own.alone, borrows=own.borrows, whole=own.whole)
+    return replace(
+        tree.promise,
+        row_independent=tree.promise.row_independent and own.row_independent,
+        uses_target_layers=own.uses_target_layers,
+        needs_all_scores=own.needs_all_scores,
+    )
 
 
 def misfits(

@@ -77,7 +77,7 @@ def check_drafter(
         check_traces(parts)
         if hasattr(type(parts().drafter), "rewind"):
             check_rewind(parts)
-        check_neighbours(parts) if parts().promise.alone else check_among_others(parts)
+        check_neighbours(parts) if parts().promise.row_independent else check_among_others(parts)
         check_law(parts, make, models, grown())
 
 

@@ -67,7 +67,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
         assert depth is None or together.levels <= depth, "a tree is deeper than `depth`"
         if together.q is not None and sampling.greedy:
             assert bool((together.q.amax(-1) == 1).all()), "q is not the distribution that Sampling makes"
-        for row in range(BATCH if policy.promise.alone else 0):
+        for row in range(BATCH if policy.promise.row_independent else 0):
             alone = policy.grow(drafter.expand, root[row, None], Context(sampling, _alone(seed, row)))
             assert same_draft(together, row, alone, 0), f"row {row} grows differently among neighbours than alone"
 
@@ -131,7 +131,7 @@ LEAVING = 6
 def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampling: SamplingRule) -> None:
     """Raises AssertionError unless rows remember for themselves, and a session starts as if it were the first.
 
-    A policy that is no observer passes; rows of one that does not promise `alone` may look at each other.
+    A policy that is no observer passes; rows of one that does not promise `row_independent` may look at each other.
     """
     policy = make()
     if not isinstance(policy, Observer):
@@ -143,7 +143,7 @@ def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampli
         for cycle, draft in enumerate(alone if row else alone[:LEAVING]):
             place = row if cycle < LEAVING else row - 1
             assert same_draft(first[cycle], place, again[cycle], place), "`open` does not forget the last session"
-            if policy.promise.alone:
+            if policy.promise.row_independent:
                 assert same_draft(first[cycle], place, draft, 0), f"row {row} remembers what its neighbours did"
 
 

@@ -104,7 +104,7 @@ class Online:
         self.loss: Loss = loss or Distillation(alpha=1.0)
         self.rollout: Rollout = rollout or AlongText()
         self.every, self.steps, self.lr, self.length, self.out = every, steps, lr, length, out
-        self.promise = replace(drafter.promise, alone=False)
+        self.promise = replace(drafter.promise, row_independent=False)
         self.learner: Learner | None = None
         """Learner that trains the drafter: from `bind` on, until learning stops."""
         self._numbers = count()
@@ -122,7 +122,7 @@ class Online:
         """A copy with the small form of its drafter."""
         twin = copy.copy(self)
         twin.drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
-        twin.promise = replace(twin.drafter.promise, alone=False)
+        twin.promise = replace(twin.drafter.promise, row_independent=False)
         return twin
 
     @property

@@ -77,7 +77,7 @@ class Shared:
 
     def __init__(self, *, total: int = 6):
         self.total = total
-        self.promise = Promise(frozenset({Draw.IID}), total + 1, total, settled=True)
+        self.promise = Promise(frozenset({Draw.IID}), total + 1, total, fixed_sibling_count=True)
 
     def grow(self, expand, root, context):
         growth, node = Growth(root), torch.zeros_like(root)[:, None]

@@ -66,7 +66,7 @@ def test_the_depth_is_that_of_the_most_tokens_per_second(costs, rows):
 
 def test_it_does_not_promise_that_a_row_is_its_own(costs):
     policy = Goodput(costs=costs, depth=DEPTH)
-    assert not policy.promise.alone and not policy.smaller().promise.alone
+    assert not policy.promise.row_independent and not policy.smaller().promise.row_independent
 
 
 def test_a_few_rows_speculate_and_many_do_not(costs):

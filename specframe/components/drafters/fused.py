@@ -98,10 +98,10 @@ class Fused:
             draws=own.draws | {Draw.TOP},
             nodes=nodes or own.nodes + other.nodes - 1 + tail,
             depth=None,
-            settled=False,
-            alone=own.alone and other.alone,
-            borrows=own.borrows or other.borrows,
-            whole=own.whole or other.whole,
+            fixed_sibling_count=False,
+            row_independent=own.row_independent and other.row_independent,
+            uses_target_layers=own.uses_target_layers or other.uses_target_layers,
+            needs_all_scores=own.needs_all_scores or other.needs_all_scores,
         )
         self.taps: frozenset[str] = first.taps | second.taps
         self._paying = Paying()

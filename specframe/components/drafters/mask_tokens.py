@@ -26,7 +26,7 @@ class Masks:
     @property
     def promise(self) -> Promise:
         """Depth of a draft: with masks, a level each and one for the root."""
-        return Promise(depth=self.count + 1) if self.count else Promise(chains=True)
+        return Promise(depth=self.count + 1) if self.count else Promise(path_in_frontier=True)
 
     @property
     def entry(self) -> dict[str, int]:

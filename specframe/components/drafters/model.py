@@ -67,7 +67,7 @@ class ModelDrafter(ReadModel):
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise(chains=True)
+    promise = Promise(path_in_frontier=True)
     renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
     _small = staticmethod(tiny_llama)
 
@@ -96,7 +96,7 @@ class ModelDrafter(ReadModel):
         self._small = tiny_hybrid if "mamba_layers" in (fresh or {}) else tiny_llama
         if weights is not None:
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
-        self.promise = replace(self.promise, borrows=layers is not None)  # perhaps the target's
+        self.promise = replace(self.promise, uses_target_layers=layers is not None)  # perhaps the target's
         self._begin(Checkpoint(model or "", fresh, dtype, device, revision, attention, layers, quantize, group).load)
         self.read_together(together)
 

@@ -53,7 +53,7 @@ class OwnLayers:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise(borrows=True, chains=True)
+    promise = Promise(uses_target_layers=True, path_in_frontier=True)
     renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
 
     def __init__(

@@ -110,7 +110,7 @@ class Shape:
 
     def promise(self, *draws: Draw) -> Promise:
         """Returns the promise of a policy whose trees all have this shape, with nodes of these draws."""
-        return Promise(frozenset(draws), self.nodes, self.depth, settled=True)
+        return Promise(frozenset(draws), self.nodes, self.depth, fixed_sibling_count=True)
 
     def smaller(self) -> Shape:
         """The shape's first two levels, of each node's first two choices."""

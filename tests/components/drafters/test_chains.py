@@ -1,4 +1,4 @@
-"""Several nodes of a path in one frontier: a drafter that promises `chains` answers as if it were asked one by one."""
+"""Drafters that promise `path_in_frontier` answer for several nodes of a path as if they were asked one by one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def answered(drafter: Any, grown: GrowingTree, frontiers: list[list[int]]) -> Te
 
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_a_chain_of_four_in_one_frontier_is_four_frontiers(make: Callable[[], Any]) -> None:
-    assert make().promise.chains
+    assert make().promise.path_in_frontier
     one, other = begun(make()), begun(make())
     for _, grown in (one, other):
         grown.descend(0, 4)
@@ -72,4 +72,4 @@ def test_a_chain_that_goes_on_after_another_one_in_a_second_frontier() -> None:
 
 def test_with_masks_a_model_promises_none() -> None:
     """Its proposals all follow the root."""
-    assert not ModelDrafter.from_model(tiny_llama(VOCAB, seed=2), masks=Masks(2, 1)).promise.chains
+    assert not ModelDrafter.from_model(tiny_llama(VOCAB, seed=2), masks=Masks(2, 1)).promise.path_in_frontier

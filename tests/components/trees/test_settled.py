@@ -20,11 +20,11 @@ SETTLED = [
 @pytest.mark.parametrize("policy", SETTLED, ids=lambda policy: type(policy).__name__)
 def test_a_given_shape_is_settled_and_stays_so_when_it_is_made_smaller(policy):
     for each in (policy, policy.smaller()):
-        assert each.promise.settled and not list(Transport().needs.misfits("transport", each.promise))
+        assert each.promise.fixed_sibling_count and not list(Transport().needs.misfits("transport", each.promise))
 
 
 @pytest.mark.parametrize("policy", [Beam(width=2, depth=2), DySpec(nodes=4)], ids=lambda policy: type(policy).__name__)
 def test_a_policy_that_looks_at_earlier_siblings_is_not(policy):
-    assert not policy.promise.settled
+    assert not policy.promise.fixed_sibling_count
     assert any("settled" in misfit for misfit in Transport().needs.misfits("transport", policy.promise))
     assert not list(Traversal().needs.misfits("traversal", policy.promise))

@@ -195,7 +195,7 @@ class SecondThoughts:
 
     def __init__(self, draw, settled):
         self.draw = draw
-        self.promise = Promise(frozenset({draw}), nodes=3, depth=1, settled=settled)
+        self.promise = Promise(frozenset({draw}), nodes=3, depth=1, fixed_sibling_count=settled)
 
     def grow(self, expand, root, context):
         tree = Fixed(widths=[2], draw=self.draw).grow(expand, root, context)

@@ -26,8 +26,8 @@ PROMISES = {
     Recursive: Needs(**SAMPLED),
     Traversal: Needs(**SAMPLED),
     Block: Needs(**SAMPLED),
-    Transport: Needs(**SAMPLED, settled=True),
-    KSeq: Needs(frozenset({TOP, IID}), exact=True, settled=True),
+    Transport: Needs(**SAMPLED, fixed_sibling_count=True),
+    KSeq: Needs(frozenset({TOP, IID}), exact=True, fixed_sibling_count=True),
 }
 PAIRS = [(Match(), match_reference), (Recursive(), recursive_reference)]
 

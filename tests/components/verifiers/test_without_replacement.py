@@ -38,7 +38,7 @@ class Mixed:
 
     def __init__(self, siblings):
         self.siblings = siblings
-        self.promise = Promise(draws=frozenset(Draw), nodes=1 + len(siblings), depth=1, settled=True)
+        self.promise = Promise(draws=frozenset(Draw), nodes=1 + len(siblings), depth=1, fixed_sibling_count=True)
 
     def grow(self, expand, root, context):
         start = TokenTree.root_only(root)

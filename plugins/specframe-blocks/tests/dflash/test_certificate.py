@@ -89,7 +89,7 @@ class Scheduled:
 
     @property
     def promise(self) -> Promise:
-        return Promise(frozenset({Draw.IID}), len(self.times), len(self.times) - 1, settled=True)
+        return Promise(frozenset({Draw.IID}), len(self.times), len(self.times) - 1, fixed_sibling_count=True)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         growth, confidences = Growth(root), []

@@ -54,7 +54,7 @@ def drafted(drafter, policy=None, *, temperature=0.0, counts=(5, 9, 2), vocab=24
 class Chains(GivenDrafter):
     """A drafter of given distributions, which may be asked for a path at once."""
 
-    promise = Promise(chains=True)
+    promise = Promise(path_in_frontier=True)
 
 
 GIVEN = torch.tensor([0.25, 0.75], dtype=torch.float64)

@@ -122,7 +122,7 @@ class Drafted:
 
     def __init__(self, recorded: list[float]) -> None:
         self.recorded = torch.tensor(recorded, dtype=torch.float64)
-        self.promise = Promise(frozenset({Draw.IID}), 2, 1, settled=True)
+        self.promise = Promise(frozenset({Draw.IID}), 2, 1, fixed_sibling_count=True)
 
     def bind(self, target: Target) -> None:
         pass

@@ -103,7 +103,7 @@ def test_it_keeps_the_contract_of_drafters_and_the_distribution():
 
 def test_rows_change_each_other_and_that_is_declared():
     pipeline = composed(tiny_target(layers=4, vocab=64, size=16), SWIFT())
-    assert not pipeline.parts.promise.alone, "of the composition, whose tree policy is another part"
+    assert not pipeline.parts.promise.row_independent, "of the composition, whose tree policy is another part"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class Goodput:
             )
         first = min(found, key=lambda path: (found[path].rows, found[path].context))
         self._rows = Adaptive(costs=first, depth=depth, widths=widths, draw=draw, memory=memory)
-        self.promise = replace(self._rows.promise, alone=False)
+        self.promise = replace(self._rows.promise, row_independent=False)
         self._timed: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds by depth [D + 1]
         self._reading: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds of a prompt's token
         for known in sorted(found.values(), key=lambda known: (known.rows, known.context)):
@@ -105,7 +105,7 @@ class Goodput:
         """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
         small = copy(self)
         small._rows = self._rows.smaller()
-        small.promise = replace(small._rows.promise, alone=False)
+        small.promise = replace(small._rows.promise, row_independent=False)
         small._timed = {
             rows: [(context, costs[: small._rows.depth + 1]) for context, costs in timed]
             for rows, timed in self._timed.items()

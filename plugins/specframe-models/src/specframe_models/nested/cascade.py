@@ -83,9 +83,9 @@ class Cascade:
             tokens + 1,
             tokens,
             exact=review.promise.exact,
-            settled=True,
-            alone=draw is Draw.TOP and draft.promise.alone and review.promise.alone,
-            borrows=draft.promise.borrows or review.promise.borrows,
+            fixed_sibling_count=True,
+            row_independent=draw is Draw.TOP and draft.promise.row_independent and review.promise.row_independent,
+            uses_target_layers=draft.promise.uses_target_layers or review.promise.uses_target_layers,
         )
         self._observers = [part for part in (draft, review) if isinstance(part, Observer)]
         self._wrap: WrapExpand | None = None
@@ -171,7 +171,9 @@ class Cascade:
         draw = Draw.IID if self.draw is Draw.IID and self.rule == "recursive" else Draw.TOP
 
         def with_steps(expand: Expand) -> TokenTree:
-            return with_draft(StepwiseProposer(Reader(self._watch(expand), chains=draft.promise.chains), draw, context))
+            return with_draft(
+                StepwiseProposer(Reader(self._watch(expand), chains=draft.promise.path_in_frontier), draw, context)
+            )
 
         return draft.propose(root, FunctionPolicy(self.promise, with_steps), context)
 
@@ -210,7 +212,7 @@ def _require_review(review: Drafter) -> None:
         raise CompositionError(
             f"the review of cascade grows a tree policy, such as `model`; {name} builds its own trees"
         )
-    if not review.promise.chains:
+    if not review.promise.path_in_frontier:
         raise CompositionError(
             f"the review of cascade reads several nodes of a path in one forward pass, as `model` and `self` do; "
             f"{name} cannot"

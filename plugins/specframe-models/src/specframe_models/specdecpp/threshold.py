@@ -41,7 +41,7 @@ class Threshold:
         self.threshold = threshold
         self.least = least
         self.draw = draw
-        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True)
+        self.promise = Promise(frozenset({draw}), depth + 1, depth, fixed_sibling_count=True)
 
     def smaller(self) -> Threshold:
         """A copy of this policy with at most two levels, two children a node and four drafted nodes."""

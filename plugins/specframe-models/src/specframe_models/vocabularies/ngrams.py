@@ -57,7 +57,7 @@ class Ngrams:
         if shared and cache == "all":
             raise InputError("omnidraft: `cache: all` holds every n-gram from the start: leave out shared")
         self.cache, self.shared = cache, shared
-        self.promise = Promise(alone=not shared)
+        self.promise = Promise(row_independent=not shared)
         self._merging = Merging("omnidraft", drafter, replace, width, least, reach)
         self._rows: list[NgramLexicon] = []
 

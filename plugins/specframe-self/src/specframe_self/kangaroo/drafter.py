@@ -32,7 +32,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
     """
 
     name = "kangaroo"
-    promise = Promise(borrows=True)
+    promise = Promise(uses_target_layers=True)
 
     def __init__(self, *, exit: int, weights: str | None = None, head: Head | None = None) -> None:
         if exit < 1:

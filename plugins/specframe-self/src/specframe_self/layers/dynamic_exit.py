@@ -76,7 +76,14 @@ class DEL:
         self.decay = decay
         self.stopping = stopping
         self.draw = draw
-        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True, alone=False, borrows=True)
+        self.promise = Promise(
+            frozenset({draw}),
+            depth + 1,
+            depth,
+            fixed_sibling_count=True,
+            row_independent=False,
+            uses_target_layers=True,
+        )
         self.choices: Counter[tuple[int, int]] = Counter()
         """Number of times each exit and length was chosen."""
         self._guess: float | None = None

@@ -51,7 +51,7 @@ class SWIFT:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise(alone=False, borrows=True)
+    promise = Promise(row_independent=False, uses_target_layers=True)
     _text: CommittedText
     _prompt: Tensor  # [B] tokens of the prompts
     _cycles: int

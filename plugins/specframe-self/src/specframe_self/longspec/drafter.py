@@ -48,7 +48,7 @@ class LongSpec(NeuralDrafter[LongNetwork]):
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.window = TextWindow.checked(self.name, window, 0)
-        self.promise = Promise(borrows=True, window=window)
+        self.promise = Promise(uses_target_layers=True, window=window)
 
     def build(self, target: NeuralTarget) -> LongNetwork:
         """A new network for the target."""

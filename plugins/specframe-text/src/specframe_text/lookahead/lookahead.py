@@ -107,7 +107,7 @@ class Lookahead:
         self.window = window
         self.guesses = guesses
         self.text = text
-        self.promise = Promise(frozenset({Draw.TOP}), (ngram - 1) * (window + guesses), whole=True)
+        self.promise = Promise(frozenset({Draw.TOP}), (ngram - 1) * (window + guesses), needs_all_scores=True)
         self._pools: list[NgramPool] = []
         self._windows: list[Window] = []
         self._ends: list[list[int]] = []  # the last ngram - 1 tokens of each row

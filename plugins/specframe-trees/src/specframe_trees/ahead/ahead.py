@@ -78,7 +78,7 @@ class Ahead:
             raise CompositionError(
                 "a drafter that drafts ahead on another device is `placed` around `ahead`, not within it"
             )
-        if own.borrows:
+        if own.uses_target_layers:
             raise CompositionError(
                 "the drafter of ahead works while the target scores, so it cannot run the target's own layers; try a "
                 "`model` or `eagle`"
@@ -94,7 +94,13 @@ class Ahead:
                 f"{2 * longest + 1}: lower the window"
             )
         self.promise = Promise(
-            frozenset({draw}), longest + 1, longest, exact=own.exact, settled=True, alone=own.alone, ahead=True
+            frozenset({draw}),
+            longest + 1,
+            longest,
+            exact=own.exact,
+            fixed_sibling_count=True,
+            row_independent=own.row_independent,
+            ahead=True,
         )
         self.taps = drafter.taps
         self._drafted: Prepared | None = None

@@ -51,7 +51,7 @@ class Placed:
     """
 
     def __init__(self, *, device: str, drafter: Drafter) -> None:
-        if drafter.promise.borrows:
+        if drafter.promise.uses_target_layers:
             raise CompositionError(
                 "the drafter of placed runs on a device of its own, so it cannot run the target's layers nor read its "
                 "keys and values; try a `model` or `eagle`"

@@ -27,7 +27,7 @@ class KSeq:
     """
 
     lossless = True
-    needs = Needs(frozenset({Draw.TOP, Draw.IID}), exact=True, settled=True)
+    needs = Needs(frozenset({Draw.TOP, Draw.IID}), exact=True, fixed_sibling_count=True)
 
     def __init__(self, *, steps: int = 20) -> None:
         if steps < 0:

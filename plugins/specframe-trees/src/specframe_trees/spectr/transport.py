@@ -38,7 +38,7 @@ class Transport:
     """
 
     lossless = True
-    needs = Needs(exact=True, settled=True)
+    needs = Needs(exact=True, fixed_sibling_count=True)
 
     def __init__(self, *, classes: int = 64, rounds: int = 20) -> None:
         if classes < 1 or rounds < 0:

@@ -44,7 +44,7 @@ HALVES = ("\ufffd", "\r")
 @click.option("--system", metavar="TEXT", help="the system message that the conversation begins with")
 def chat(plan: Plan, system: str | None) -> int:
     """Chat with the recipe's target in the terminal, with drafted tokens in colour."""
-    from specframe.cli.questions import PipedQuestions, Questions, TypedQuestions
+    from specframe.cli.questions import PipedQuestions, TypedQuestions
     from specframe.cli.target import choose_target, describe_target, has_template
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.text import open_console
@@ -60,7 +60,7 @@ def chat(plan: Plan, system: str | None) -> int:
     console.print("Drafted tokens are green, the target's own plain. /help lists commands, Ctrl-D ends.", style="dim")
     conversation = Conversation(pipeline, console, system)
     typed = sys.stdin.isatty()
-    questions: Questions = TypedQuestions(COMMANDS, OF_FILES) if typed else PipedQuestions(console)
+    questions = TypedQuestions(COMMANDS, OF_FILES) if typed else PipedQuestions(console)
     while (question := questions.ask()) is not None:
         try:
             conversation.take(question)

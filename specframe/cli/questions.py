@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from specframe.files.text import printable
 
@@ -16,14 +16,6 @@ MARK = "\n> "
 """Text in front of a question."""
 LINES = 4
 """Lines below a question that are kept free for what may complete it."""
-
-
-class Questions(Protocol):
-    """A source of questions."""
-
-    def ask(self) -> str | None:
-        """The next question, without the spaces around it; None at the end."""
-        ...
 
 
 class TypedQuestions:
@@ -47,7 +39,7 @@ class TypedQuestions:
         )
 
     def ask(self) -> str | None:
-        """The next question; None at Ctrl-D."""
+        """The next question, without the spaces around it; None at Ctrl-D."""
         while True:
             try:
                 return self._session.prompt().strip()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ctypes import c_double, c_int64
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -41,18 +40,6 @@ class DraftParts:
     block: int = 1
     norm: Tensor | None = None  # [D], the weight of a norm before the head
     feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
-
-
-class WindowedLayers(Protocol):
-    """The committed pairs that drafts see: a row's first `sinks` and its newest `recent`."""
-
-    @property
-    def recent(self) -> int:
-        """The newest pairs."""
-
-    @property
-    def sinks(self) -> int:
-        """The first ones."""
 
 
 class NativeDraft:
@@ -91,16 +78,15 @@ class NativeDraft:
         pairs: NewPairs | None = None,
         states: Tensor | None = None,
         tail: Tensor | None = None,
-        window: WindowedLayers | None = None,
+        window: tuple[int, int] | None = None,
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
         `held` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
         the features after each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
         [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
-        for the new pairs and the levels. With a window pairs outside of it are hidden.
+        for the new pairs and the levels. A window (sinks, recent) shows the first and the newest pairs of a row alone.
         """
-        roots = roots.contiguous()
         batch, new_pairs = len(held), 0 if pairs is None else pairs.most
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
         self._check(roots, held, outputs, blocks, pairs, states, tail)
@@ -118,8 +104,8 @@ class NativeDraft:
             tail=None if tail is None else tail.data_ptr(),
             shift=self.parts.block - 1,
             roots=roots.data_ptr(),
-            sinks=0 if window is None else window.sinks,
-            recent=max(held) if window is None else window.recent,
+            sinks=0 if window is None else window[0],
+            recent=max(held) if window is None else window[1],
         )
         new = None if pairs is None else packed_pairs(pairs)
         if self._wanted is None or self._wanted[0] is not search:

@@ -101,7 +101,8 @@ class NativeSearch:
             states, tail = self._carried()
         more = 0 if new is None else new.most
         session.aim(parts.block - 1 + slots_for(search, held, more, parts.block))
-        window = None if session.kept is None else session.kept.window
+        kept = session.kept
+        window = None if kept is None else (kept.window.sinks, kept.window.recent)
         grow = self._draft.grow
         tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, tail, window)
         if pending is not None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,19 +21,6 @@ from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import Verifier
 from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import TokenTree, Verdict
-
-
-class Wrong(Protocol):
-    """A wrong choice of the token after the accepted path."""
-
-    name: str
-
-    def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
-        """The distribution [B, V] that the token is drawn from, and whether it may differ from the right one.
-
-        `last` [B, 1] is the last accepted node, and p [B, V] the target's distribution after it.
-        """
-        ...
 
 
 class Unprocessed:
@@ -74,6 +60,12 @@ class Parent:
         return again.where(drafted, p), bool((drafted & (again != p)).any())
 
 
+Wrong = Unprocessed | Unreduced | Parent
+"""A wrong choice of the token after the accepted path.
+
+`law` gives the distribution [B, V] that the token is drawn from, and whether it may differ from the right one; `last`
+[B, 1] is the last accepted node, and p [B, V] the target's distribution after it.
+"""
 WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
 """Defects with which the certificate breaks a composition to test that it notices them."""
 

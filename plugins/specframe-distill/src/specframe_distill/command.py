@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specframe import Pipeline
     from specframe.plugin import Plan
     from specframe_distill.decoding import Decoding
-    from specframe_distill.dialogue import Answerer, Dialogue
+    from specframe_distill.dialogue import Dialogue
     from specframe_distill.store import AnswerStore
 
 MANY = 32
@@ -96,14 +96,13 @@ def distill_data(
         rate = None
         if left:
             about = {"model": model or _name_target(plan), "temperature": sampling.temperature}
-            answerer: Answerer
             if endpoint is None or model is None:
-                answerer = _decoding(plan, seed, left)
+                answer = _decoding(plan, seed, left).answer
             else:
                 from specframe_distill.endpoint import Endpoint, read_key
 
                 answered = store.tally.conversations > 0
-                answerer = Endpoint(
+                server = Endpoint(
                     url=endpoint,
                     model=model,
                     sampling=sampling,
@@ -113,8 +112,9 @@ def distill_data(
                     key=read_key(os.environ),
                     answered=answered,
                 )
-                answerer.check()
-            rate = _answer(answerer, left, store, about)
+                server.check()
+                answer = server.answer
+            rate = _answer(answer, left, store, about)
         if left or not store.described:
             store.describe(describe_run(plan, vars(store.tally) | {"tokens_per_second": rate}))
     if as_json:
@@ -125,7 +125,12 @@ def distill_data(
     return 0
 
 
-def _answer(answerer: Answerer, left: list[Dialogue], store: AnswerStore, about: dict[str, Any]) -> float:
+def _answer(
+    answer: Callable[[Sequence[Dialogue]], Iterator[Dialogue]],
+    left: list[Dialogue],
+    store: AnswerStore,
+    about: dict[str, Any],
+) -> float:
     """Tokens per second of having the dialogues answered; each is kept as soon as it is done."""
     before, started = store.tally.tokens, perf_counter()
 
@@ -134,7 +139,7 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: AnswerStore, about:
 
     try:
         with progress(len(left)) as step:
-            for dialogue in answerer.answer(left):
+            for dialogue in answer(left):
                 store.add(dialogue, about)
                 step(f"{rate():.0f} tokens/s")
     except KeyboardInterrupt:

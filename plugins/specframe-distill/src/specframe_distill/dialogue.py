@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specframe import InputError
 from specframe.plugin import Document, as_document, as_record, parse_json, read_lines
@@ -81,14 +80,6 @@ class Dialogue:
             "tokens": None if None in counts else sum(filter(None, counts)),
             "finished": all(answer.finished for answer in self.answers),
         }
-
-
-class Answerer(Protocol):
-    """Source of answers for the target: the target itself, or a server."""
-
-    def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Yields each of the dialogues as soon as it is done, in any order."""
-        ...
 
 
 def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished_only: bool = False) -> list[Dialogue]:

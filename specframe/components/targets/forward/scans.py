@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,15 +23,12 @@ from specframe.neural.transfer import tensor_on
 CHUNK = 64
 """Positions of a text that are scanned at once."""
 
+Scan = Callable[[RecurrentStates, int, Mapping[str, Any]], tuple[Tensor, Tensor]]
+"""The recurrence of a kind of layers, given the arguments of transformers' function of it.
 
-class Scan(Protocol):
-    """The recurrence of a kind of layers, given the arguments of transformers' function of it."""
-
-    def __call__(self, states: RecurrentStates, index: int, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The outputs [B, T, ..], and the states after a text; of a tree, those before it.
-
-        A layer's pending tree is left in its memory.
-        """
+It returns the outputs [B, T, ..], and the states after a text; of a tree, those before it. A layer's pending tree is
+left in its memory.
+"""
 
 
 @dataclass(frozen=True)

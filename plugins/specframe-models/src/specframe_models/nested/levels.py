@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
     from specframe.plugin import Context, Continuing, Verifier
     from specframe_models.nested.sketch import Reader, Sketch
-
-
-class ChainProposer(Protocol):
-    """A way to propose tokens after chains in the making."""
-
-    def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
-        """Up to counts[b] new nodes below node ends[b] of each row, a path."""
 
 
 class CopyingProposer:
@@ -144,6 +137,10 @@ class ReviewedProposer:
             nodes.append(sketch.add(row, nodes[-1] if nodes else path[0], tokens[-1]))
             made.append((nodes, [] if law is None else list(law[row, : len(nodes)])))
         return made
+
+
+ChainProposer = CopyingProposer | StepwiseProposer | ReviewedProposer
+"""A way to propose tokens after chains: `propose` adds up to counts[b] nodes below node ends[b], a path."""
 
 
 def best_of(proposal: Proposal) -> Tensor:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors.torch import load_file
@@ -21,13 +20,6 @@ SATURATION = 1.2
 """k1 of BM25: how soon further occurrences of a term count for nothing."""
 LENGTH = 0.75
 """b of BM25: how much a long piece is held against its terms."""
-
-
-class PieceRanking(Protocol):
-    """A measure of how well pieces fit a question."""
-
-    def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """A number for each piece, above 0 where it fits."""
 
 
 class Bm25:
@@ -82,6 +74,10 @@ class Embeddings:
         """The cosine between the mean of the piece's vectors and the mean of the question's."""
         means = torch.stack([self._table[torch.tensor(piece)].mean(0) for piece in (*pieces, question)])
         return torch.cosine_similarity(means[:-1], means[-1:]).tolist()
+
+
+PieceRanking = Bm25 | Embeddings
+"""A measure of how well pieces fit a question: its `score` is above 0 for those that do."""
 
 
 def _terms(tokens: Tokens) -> Counter[object]:

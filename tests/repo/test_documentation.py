@@ -150,8 +150,13 @@ def same(expected: str, printed: str) -> bool:
 
 
 def smoke(command: list[str]) -> list[str]:
-    """The command itself; a run of few tokens, of a shipped recipe one prompt, a certificate without the model."""
+    """The command itself; a run of few tokens, of a shipped recipe one prompt, a certificate without the model.
+
+    A training takes a few steps.
+    """
     match command:
+        case ["train", recipe, *_] if not recipe.startswith("-"):
+            return [*command, "train.steps=2"]
         case ["run", *_]:
             shipped = any(word.startswith("recipes/") for word in command) and "--prompt" not in command
             return [*command, *SMOKE, *(PROMPT if shipped else [])]

@@ -40,7 +40,7 @@ class Document:
 
     @property
     def question(self) -> str:
-        """What the document begins with: a chat's first question, a plain text's prompt, or the whole text."""
+        """Beginning of the document: a chat's first question, a plain text's prompt, or the whole text."""
         if self.text is not None:
             return self.text[: self.given or None]
         asked = next((message for message in self.messages if message["role"] == "user"), self.messages[0])

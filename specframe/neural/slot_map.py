@@ -187,11 +187,11 @@ class SlotMap:
         self.memory.compact(self.origin + nodes()[:, start:width], first)
 
     def tree(self, tree: TokenTree) -> Tree:
-        """What the nodes of a whole tree see."""
+        """Returns what the nodes of a whole tree see."""
         return Tree(tree.ancestors, self.count, self.base, self.even)
 
     def nodes(self, tree: TokenTree, nodes: Tensor, positions: Tensor) -> Mask:
-        """What nodes [B, F] of a tree with `positions` [B, N] see: the committed slots, and their paths."""
+        """Returns what nodes [B, F] of a tree with `positions` [B, N] see: the committed slots, and their paths."""
         count, origin = tree.tokens.shape[1], self.origin
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
         if self._rooted:  # node 0 stands among the committed entries; its slot is that of the longest rows' roots
@@ -201,7 +201,7 @@ class SlotMap:
         return Mask(visible, origin + nodes, positions, origin)
 
     def chosen(self, tree: TokenTree, nodes: Tensor, slots: ChosenSlots) -> Listed:
-        """What nodes [B, F] of a tree see: the chosen slots, and their paths. The root of the tree is not committed.
+        """Returns what nodes [B, F] of a tree see: the chosen slots, and their paths. The tree's root is not committed.
 
         Their entries go where those of `nodes` go: a verification writes over them.
         """

@@ -143,7 +143,7 @@ class Goodput:
 
 
 def _read_over(timed: Mapping[int, Sequence[tuple[float, Tensor]]], rows: int, context: float) -> Tensor:
-    """Returns the values for so many rows after so many tokens, among those timed: by rows, context and values."""
+    """Returns the values for a number of rows and a length of context; `timed` has them by rows, then by context."""
     return _read_off([(count, _read_off(found, context)) for count, found in timed.items()], rows)
 
 

@@ -146,10 +146,10 @@ def test_what_is_wrong_across_rows_is_refused_by_the_first_cases(kind, name, tmp
 def test_the_small_form_of_a_class_that_is_extended_does_not_take_its_place(tmp_path):
     (tmp_path / "across.py").write_text(ACROSS, encoding="utf-8")
     text = SAMPLED.replace("use: chain, depth: 1", "use: ./across.py:SharedDraws, depth: 3")
-    small = SmallComposition.of(read(tmp_path, text)).smaller()
+    small = replace(SmallComposition.of(read(tmp_path, text)), small=True)
     assert type(small.make_tree()).__name__ == "SharedDraws"
     whole = SmallComposition.of(read(tmp_path, SAMPLED.replace("depth: 1", "depth: 3")))
-    assert whole.smaller().make_tree().promise.depth == 2
+    assert replace(whole, small=True).make_tree().promise.depth == 2
 
 
 CROWDED = """

@@ -1,6 +1,6 @@
 """Tau of drafters after pictures, and their acceptance by kind of word, paired by picture.
 
-    python research/analysis/image_words.py runs/see-8m/held-out recipes/images/eagle.yaml recipes/images/msd.yaml
+    python research/analysis/images/words.py runs/see-8m/held-out recipes/images/eagle.yaml recipes/images/msd.yaml
 
 The folder is what `research/training/images/seen.py --held-out` wrote. The others are compared with the first recipe;
 RECIPE,KEY=VALUE,.. gives a recipe settings of its own. Counts do not depend on the machine's load. What a drafter

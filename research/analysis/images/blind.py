@@ -1,7 +1,7 @@
 """Controls for drafters after images: EAGLE's network with an image's entries left out, or empty.
 
-specframe train recipes/images/eagle.yaml 'drafter={use: ./research/analysis/blind.py:Dropped}'
-specframe train recipes/images/msd.yaml 'drafter={use: ./research/analysis/blind.py:Empty}'
+specframe train recipes/images/eagle.yaml 'drafter={use: ./research/analysis/images/blind.py:Dropped}'
+specframe train recipes/images/msd.yaml 'drafter={use: ./research/analysis/images/blind.py:Empty}'
 """
 
 from __future__ import annotations

@@ -81,3 +81,4 @@ def render_versions(root: Path = ROOT) -> dict[str, str]:
 if __name__ == "__main__":
     for name, text in render_versions().items():
         (ROOT / name).write_text(text, encoding="utf-8")
+    (ROOT / "pyproject.toml").write_text(render_project(), encoding="utf-8")

@@ -1,6 +1,8 @@
 """Files stay small enough to be read, and the repository small enough to be cloned."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 from tests.repo.repository import PLUGINS, ROOT, files, name, sources
 
@@ -12,10 +14,39 @@ HOUSE = {"folders": 27, "modules": 278, "plugins": 22}
 """The most of `specframe/`, lowered with every part that moves to a plugin, and of `plugins/`; merge before adding."""
 LOOP_LINES = 100
 REPOSITORY_BYTES = 150_000_000
+CODE = {".py", ".pyi", ".cpp", ".h"}
+RECORDED = Path(__file__).with_name("lines.json")
+"""Lines of code by area, as `python -m tests.repo.test_sizes` counts and writes them."""
+GROWTH = 1.01
+"""An area that grows more than this is recorded anew in the same commit, which states why."""
 
 
 def lines(path):
     return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def area(path):
+    """A folder of `specframe/`, the sources of all plugins, the tests of all plugins, or those of the core."""
+    top, *rest = path.relative_to(ROOT).parts
+    if top == "specframe":
+        return f"specframe/{rest[0]}" if len(rest) > 1 else top
+    if top == "plugins" and rest[1] in ("src", "tests"):
+        return f"plugins/*/{rest[1]}"
+    return top if top == "tests" else None
+
+
+def lines_by_area():
+    counts = Counter()
+    for path in files():
+        if path.suffix in CODE and (place := area(path)):
+            counts[place] += lines(path)
+    return dict(sorted(counts.items()))
+
+
+def test_no_area_grows_unnoticed():
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    grown = {name: count for name, count in lines_by_area().items() if count > GROWTH * recorded.get(name, 0)}
+    assert not grown, f"{grown}: run `python -m tests.repo.test_sizes`, and give the reason in the commit's message"
 
 
 def test_no_source_file_grows_long():
@@ -53,3 +84,7 @@ def test_a_folder_is_worth_opening():
     assert len(PLUGINS) <= HOUSE["plugins"], "a method joins the package of its idea"
     own = [path for path in sources(house) if path.name != "__init__.py"]
     assert len(own) <= HOUSE["modules"], "merge modules that are one noun before adding one"
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps(lines_by_area(), indent=2) + "\n", encoding="utf-8")

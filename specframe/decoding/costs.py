@@ -41,7 +41,7 @@ EDITION = 9
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
 CONTEXT = 128
-"""Committed tokens behind which they are timed."""
+"""Committed tokens after which they are timed."""
 LONGER = (1024, 4096, 8000)
 """Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
 LONGER_SIZES = (1, 2, 4, 8, 16)
@@ -96,7 +96,7 @@ def _sizes(passes: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _with_longer(costs: Costs, longer: Mapping[int, Mapping[int, float]]) -> Costs:
-    """The costs with those of passes behind more committed tokens."""
+    """The costs with those of passes after more committed tokens."""
     passes = tuple((tokens, Costs.of(seconds).passes) for tokens, seconds in sorted(longer.items()))
     return replace(costs, context=CONTEXT, longer=passes) if passes else costs
 
@@ -182,7 +182,7 @@ def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
 
 
 def time_longer(target: Any) -> dict[int, dict[int, float]]:
-    """The same behind more tokens, of random keys and values, so that nothing is read; none where no row takes them."""
+    """The seconds after more tokens, of random keys and values: nothing is read; none where no row takes them."""
     found: dict[int, dict[int, float]] = {}
     for length in LONGER:
         if length + max(LONGER_SIZES) >= target.context:
@@ -211,7 +211,7 @@ def _imagined(target: Any, length: int) -> Prompts:
 
 @torch.inference_mode()
 def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, settling: float) -> dict[int, float]:
-    """The seconds of a forward pass behind a prompt by number of nodes: the median of the rounds' fastest ones.
+    """The seconds of a forward pass after a prompt by number of nodes: the median of the rounds' fastest ones.
 
     In a round the passes of one size follow each other, as in decoding; sizes in turns, pass by pass, would seem to
     cost nearly the same. Within it other programs make a pass slower, never faster.

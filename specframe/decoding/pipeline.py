@@ -255,7 +255,7 @@ class Pipeline:
         return Clock.on(text_of(self.parts.target).device)
 
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
-        """The prompt's token ids; a text becomes a user's turn when `run.chat` is true, behind the images if any."""
+        """The prompt's token ids; a text becomes a user's turn when `run.chat` is true, after the images if any."""
         return self._encoder.encode(prompt, images)
 
     def encode_turns(

@@ -155,7 +155,7 @@ class BanningProcessor(Protocol):
     """A logits processor that knows, without logits, some of the tokens that it bans."""
 
     def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """For each node of a tree behind a text, True unless it is banned; node 0 is the text's last token."""
+        """For each node of a tree after a text, True unless it is banned; node 0 is the text's last token."""
         ...
 
 

@@ -75,7 +75,7 @@ class Parts:
 class Session:
     """The rows that are decoded together, each from its admission to its release.
 
-    Live rows are dense: rows 0 .. R - 1 of every tensor. A new row joins behind them; when one is done, the last takes
+    Live rows are dense: rows 0 .. R - 1 of every tensor. A new row joins after them; when one is done, the last takes
     its place.
     """
 

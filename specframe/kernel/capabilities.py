@@ -129,7 +129,7 @@ class ImageReader(Protocol):
         ...
 
     def read_text(self, text: str, images: Sequence[Any]) -> tuple[list[int], dict[str, Tensor]]:
-        """Reads a text behind images."""
+        """Reads a text after images."""
         ...
 
 

@@ -47,9 +47,9 @@ class Costs:
     rows: int | None = None
     """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
     context: int = 0
-    """Number of committed tokens behind which the passes were timed."""
+    """Number of committed tokens after which the passes were timed."""
     longer: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
-    """(tokens, passes) behind more committed tokens, ascending."""
+    """(tokens, passes) after more committed tokens, ascending."""
     taken: int = 0
     """Number of drafted nodes that are scored anyway, before any that is asked for."""
     pause: Pause | None = field(default=None, compare=False)
@@ -58,7 +58,7 @@ class Costs:
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by nodes, of these passes, once they were asked for."""
     lengths: dict[int, Costs] = field(default_factory=dict, compare=False, repr=False)
-    """The costs behind more committed tokens, once they were asked for."""
+    """The costs after more committed tokens, once they were asked for."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
@@ -77,11 +77,11 @@ class Costs:
         names = ("passes", "draft", "rows", "context", "longer", "taken")
         return {name: getattr(self, name) for name in names}
 
-    def behind(self, tokens: int) -> Costs:
-        """The same costs behind so many committed tokens, by the line through the timed numbers next to it.
+    def after(self, tokens: int) -> Costs:
+        """The costs after so many committed tokens, by the line through the timed numbers next to it.
 
-        Of numbers with equal first four binary digits it is that of the smallest; behind the largest that was timed,
-        that one's.
+        Of numbers with equal first four binary digits it is that of the smallest; after more than the largest that was
+        timed, that one's.
         """
         step = 1 << max(tokens.bit_length() - 4, 0)
         tokens = min(tokens // step * step, self.longer[-1][0] if self.longer else 0)
@@ -106,8 +106,8 @@ class Costs:
         Where the number of rows is fixed, a row chooses by itself, and by its length only if it is alone.
         """
         if self.rows is not None:
-            return self.behind(lengths[0]) if self.rows == 1 else self
-        costs = self.behind(max(lengths))
+            return self.after(lengths[0]) if self.rows == 1 else self
+        costs = self.after(max(lengths))
         if len(lengths) > 1:
             return replace(costs, rows=len(lengths), pause=pause)
         return costs.alone

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """The model whose law must be preserved.
 
-    The rows of a session are dense: with R rows, every tensor's first dimension is R. Rows join behind the others
+    The rows of a session are dense: with R rows, every tensor's first dimension is R. Rows join after the others
     (`admit`) and leave by `keep`.
     """
 
@@ -178,7 +178,7 @@ class Observer(Protocol):
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def observe(self, cycle: Cycle) -> None:
-        """Takes in a cycle. The rows of one whose `committed.prompt` is set are new: they join behind the others."""
+        """Takes in a cycle. The rows of one whose `committed.prompt` is set are new: they join after the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -205,7 +205,7 @@ class Drafter(Protocol):
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens. The rows of a commit with a prompt are new: they join behind the others."""
+        """Takes in the committed tokens. The rows of a commit with a prompt are new: they join after the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -216,7 +216,7 @@ class AheadDrafter(Drafter, Protocol):
     """A drafter that goes on while the target scores its last draft; its promise has `ahead`."""
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
-        """Drafts behind a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
+        """Drafts after a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
 
         The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. What
         is drafted may be proposed by the next `propose`, where the commit before it shows that its prefix was emitted.

@@ -68,7 +68,7 @@ NEWEST_QUERIES = 64
 class ChosenSlots:
     """The committed slots that every node of a draft sees, together with its own path and nothing else.
 
-    Those of a row ascend, and are as many for all layers and heads of keys; -1 stands behind them where a row has
+    Those of a row ascend, and are as many for all layers and heads of keys; -1 stands after them where a row has
     fewer. Keys keep the positions of the text.
     """
 
@@ -188,7 +188,7 @@ class ReadableDrafter(Protocol):
 
 @runtime_checkable
 class LookingAhead(Protocol):
-    """A KV selection that reads queries of tokens behind a new prompt, too, a likely answer.
+    """A KV selection that reads queries of tokens after a new prompt, too, a likely answer.
 
     They follow from the prompt and its first token, and are forgotten before the first draft.
     """
@@ -200,13 +200,13 @@ class LookingAhead(Protocol):
         """Attaches to the target of the prompts."""
 
     def answers(self, committed: Committed) -> Tensor | None:
-        """The likely answers behind new rows, `lookahead` tokens [R, T] with the rows' roots first.
+        """The likely answers after new rows, `lookahead` tokens [R, T] with the rows' roots first.
 
         None: the most probable tokens of the layers that draft.
         """
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
-        """Takes in the queries [layers, R, heads, T, D] of tokens behind new rows, the last ones of the memory."""
+        """Takes in the queries [layers, R, heads, T, D] of tokens after new rows, the last ones of the memory."""
 
 
 @runtime_checkable
@@ -261,7 +261,7 @@ class LayeredTarget(NeuralTarget, Protocol):
 
 @runtime_checkable
 class ExitingModel(LanguageModelDrafter, Protocol):
-    """A trainable language model that can be read behind several of its layers."""
+    """A trainable language model that can be read after several of its layers."""
 
     @property
     def depth(self) -> int:

@@ -24,7 +24,7 @@ class PairSpec:
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
     target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
     compared with in training; None: with none. `feeds`: a prediction replaces the features one level further down.
-    `side_by_side`: versions of a text may share one forward, separated by a mask. `given` are taps that stand behind
+    `side_by_side`: versions of a text may share one forward, separated by a mask. `given` are taps that stand after
     `taps`, of inputs that no prediction replaces: training adds no noise to them.
     """
 
@@ -62,7 +62,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts laid behind a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
+    """Drafts laid after a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
 
     The token `level` levels below root k stands at `length` + (level - 1) K + k. It sees the text up to its root, the
     tokens above it in its own chain, and itself (`specframe.neural.visible_drafts`).
@@ -94,7 +94,7 @@ class Teacher:
     support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
     normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
     best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
-    drafts: Drafts | None = None  # drafts behind the texts, included in L
+    drafts: Drafts | None = None  # drafts after the texts, included in L
 
     @cached_property
     def log_law(self) -> Tensor:

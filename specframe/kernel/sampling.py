@@ -51,7 +51,7 @@ class Streams(Protocol):
         ...
 
     def join(self, new: Self) -> None:
-        """Puts the streams of new rows behind these."""
+        """Puts the streams of new rows after these."""
         ...
 
     def advance(self, count: Tensor, most: int) -> None:

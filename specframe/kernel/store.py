@@ -17,7 +17,7 @@ class Continuations:
     match: int
     """Tokens of that suffix; 0 if none occurs."""
     tokens: list[list[int]]
-    """The tokens behind its occurrences, or behind an even share of them; none behind the end of a text."""
+    """The tokens after its occurrences, or after an even share of them; none after the end of a text."""
 
 
 class Store(Protocol):
@@ -38,7 +38,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class Continuing(Protocol):
-    """A drafter that also copies behind tokens that were drafted and are not committed yet."""
+    """A drafter that also copies after tokens that were drafted and are not committed yet."""
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
         """Returns the chain it would propose if each row's text went on by a path from below its root; [] for none."""

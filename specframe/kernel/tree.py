@@ -236,7 +236,7 @@ def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
 
 
 def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
-    """Returns this tree with the new nodes behind each row's, where rows with fewer end invalid."""
+    """Returns this tree with the new nodes after each row's, where rows with fewer end invalid."""
     fresh = [row.new for row in rows]
     width = max(map(len, fresh), default=0)
     if not width:

@@ -91,7 +91,7 @@ class Committed:
     `features[tap][:, i]` belongs to the token just before `tokens[:, i]`: the pair (f_i, token_(i+1)). After a cycle
     that is [f_root, f_path...] with [path..., bonus].
 
-    An admission commits the prompts of new rows, which join the session behind its other rows: the prompt's features
+    An admission commits the prompts of new rows, which join the session after its other rows: the prompt's features
     with the prompt shifted by one plus the first generated token, and the prompts themselves in `prompt`. Such a commit
     holds the new rows alone.
     """

@@ -79,15 +79,15 @@ class TextGrammar:
 
 
 class GrammarProcessor:
-    """Bans the tokens behind which no text of the grammar is left; behind a complete text, all but those that end it.
+    """Bans the tokens after which no text of the grammar is left; after a complete text, all but those that end it.
 
     A function of a row's tokens and logits alone, as `Sampling` asks of a processor: its matcher is taken back to where
     a text parts from the one before it, and reads on from there. So the nodes of a tree cost what they differ by.
-    Nodes behind a banned token keep their logits: no text reaches them.
+    Nodes after a banned token keep their logits: no text reaches them.
     """
 
     def __init__(self, grammar: TextGrammar, prompt: int) -> None:
-        """The processor for rows whose prompts have so many tokens: the grammar begins behind them."""
+        """The processor for rows whose prompts have so many tokens: the grammar begins after them."""
         self._grammar, self._prompt = grammar, prompt
         self._matcher, self._text = grammar.matcher(), list[int]()
         self._turn = Lock()
@@ -111,7 +111,7 @@ class GrammarProcessor:
             return self._read(list(text))
 
     def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """For each node of a tree behind a text, True if the grammar allows its path; the root is the last token.
+        """For each node of a tree after a text, True if the grammar allows its path; the root is the last token.
 
         Behind a text that is none of the grammar's everything is allowed, for nothing is banned there.
         """

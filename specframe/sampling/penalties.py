@@ -92,7 +92,7 @@ class NoRepeats:
 
 @dataclass(frozen=True)
 class BannedWords:
-    """Bans the last token of each word, behind a text that ends in the word's other tokens."""
+    """Bans the last token of each word, after a text that ends in the word's other tokens."""
 
     words: tuple[tuple[int, ...], ...]
 

@@ -49,7 +49,7 @@ class SeededRandom:
         return SeededRandom.of_seeds(seeds, self.draft.device)
 
     def join(self, new: SeededRandom) -> None:
-        """Puts the streams of new rows behind these."""
+        """Puts the streams of new rows after these."""
         self.draft.join(new.draft)
         self.verify.join(new.verify)
         self.position.join(new.position)
@@ -108,7 +108,7 @@ class Stream:
             self._look()
 
     def join(self, new: Stream) -> None:
-        """Puts the streams of new rows behind these."""
+        """Puts the streams of new rows after these."""
         self._keys = torch.cat([self._keys, new._keys])
         self._cycle = torch.cat([self._cycle, new._cycle + (new._skipped - self._skipped)])
         self._block = None
@@ -204,7 +204,7 @@ class PositionStream:
         self._used += most
 
     def join(self, new: PositionStream) -> None:
-        """Puts the streams of new rows behind these."""
+        """Puts the streams of new rows after these."""
         self._keys = torch.cat([self._keys, new._keys])
         self.place = torch.cat([self.place, new.place])
         self._block = None

@@ -9,13 +9,13 @@ import pytest
 
 import specframe
 from specframe import Sampling
-from specframe.certify.compositions.small import SmallComposition
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from specframe.testing import check_drafter, check_plugin
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
+from tests.small_composition import small_composition
 
 TREES = {
     "{use: chain, depth: 2}": "match",
@@ -46,7 +46,7 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
     """Enumerated: a law with zeros, q's of 1 or 2 tokens of 3, is as lossless as any."""
     drafter = f"drafter={{use: eagle, head: {{use: router, groups: 3, active: {active}}}}}"
     valid = plan(Recipe.read(recipe, [drafter, f"tree={tree}", f"verifier={verifier}"]), discover())
-    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = small_composition(valid).emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
 
 
@@ -57,7 +57,7 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
 def test_the_output_s_law_is_the_target_s_under_the_restricted_law(tree: str, recipe: Path) -> None:
     drafter = "drafter={use: eagle, head: {use: router, groups: 3, active: 2, law: restricted}}"
     valid = plan(Recipe.read(recipe, [drafter, f"tree={tree}", "verifier=recursive"]), discover())
-    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = small_composition(valid).emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
 
 

@@ -7,7 +7,6 @@ import torch
 
 import specframe
 from specframe import Sampling, WeightsError
-from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.neural import checkpoint
@@ -26,6 +25,7 @@ from specframe_models.specdecpp.head import AcceptanceHead
 from specframe_models.specdecpp.loss import AcceptanceLoss
 from specframe_models.specdecpp.rollout import AcceptanceRollout
 from specframe_parallelspec.drafter import ParallelSpec
+from tests.small_composition import small_composition
 
 VOCAB, SIZE = 11, 8
 DRAFTERS = {
@@ -82,7 +82,7 @@ def test_output_is_the_target_s_greedy_and_in_law(drafter, head, recipe):
     result = specframe.load(recipe, overrides=[*short, *composed(drafter, head, tree)]).generate(prompts)
     assert result.tokens == plain.tokens and result.acceptance.drafted > 0
     sampled = composed(drafter, head, "{use: chain, depth: 2, draw: iid}", "recursive")
-    small = SmallComposition.of(plan(Recipe.read(recipe, sampled), discover())).smaller()
+    small = small_composition(plan(Recipe.read(recipe, sampled), discover()))
     assert small.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
 
 

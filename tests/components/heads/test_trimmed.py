@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.compositions.small import SmallComposition
 from specframe.cli.main import main
 from specframe.components.heads import Trimmed, read_counts, store_vocabulary
 from specframe.components.targets.table import TableTarget
@@ -18,6 +17,7 @@ from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe_eagle.drafter import Eagle
+from tests.small_composition import small_composition
 
 COUNTS = {"4": 9, "1": 9, "6": 20, "0": 1}
 
@@ -86,7 +86,7 @@ def test_recipes_with_it_are_certified_small(tree, verifier, tmp_path, counts):
         f"drafter: {{use: eagle, head: {{use: trimmed, keep: 2, counts: {counts}}}}}\n"
         f"tree: {tree}\nverifier: {verifier}\n"
     )
-    miniature = SmallComposition.of(plan(Recipe.read(path), discover())).smaller()
+    miniature = small_composition(plan(Recipe.read(path), discover()))
     assert miniature.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 import specframe
 import specframe.plugin
 from specframe import CompositionError, InputError, Sampling, WeightsError
-from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
 from specframe.components.losses.distillation import Distillation
 from specframe.kernel.types import Frontier, TokenTree
@@ -25,6 +24,7 @@ from specframe_models.specdecpp.head import AcceptanceHead
 from specframe_models.specdecpp.loss import AcceptanceLoss
 from specframe_models.specdecpp.rollout import AcceptanceRollout
 from specframe_models.specdecpp.threshold import Threshold
+from tests.small_composition import small_composition
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
@@ -157,7 +157,7 @@ def test_a_chain_that_stops_by_its_word_is_lossless(draw, verifier, recipe, monk
         f"verifier={verifier}",
     ]
     valid = plan(Recipe.read(recipe, options), discover())
-    emission = SmallComposition.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    emission = small_composition(valid).emission("", Sampling(temperature=1.0), seed=2)
     assert emission.compare(budget=30_000).tv < 1e-9
     assert depths == {1, 2}
 

@@ -64,10 +64,10 @@ def test_the_window_is_the_authors(prompt: list[int], ngram: int, width: int, ro
 def test_the_pool_keeps_the_ngrams_seen_last() -> None:
     pool = NgramPool(length=3, most=2)
     pool.add_text([1, 2, 3, 1, 4, 5, 1, 2, 3])
-    assert pool.later(1) == [(2, 3), (4, 5)]
+    assert pool.after(1) == [(2, 3), (4, 5)]
     pool.add(1, (6, 6))
-    assert pool.later(1) == [(6, 6), (2, 3)]
-    assert pool.later(2) == [(3, 1)] and pool.later(9) == []
+    assert pool.after(1) == [(6, 6), (2, 3)]
+    assert pool.after(2) == [(3, 1)] and pool.after(9) == []
 
 
 def test_conformance() -> None:

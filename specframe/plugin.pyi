@@ -1,5 +1,7 @@
 """The names for authors of plugins."""
 
+from specframe.certify.compositions.enumeration import Enumeration as Enumeration
+from specframe.certify.compositions.enumeration import EnumerationProgress as EnumerationProgress
 from specframe.cli.arguments import UserPath as UserPath
 from specframe.cli.arguments import read_plan as read_plan
 from specframe.cli.candidates import complete_recipe as complete_recipe

@@ -17,7 +17,7 @@
 | `check_training` | a drafter trained by recipe: losses fall, and the simulated tau is decoding's |
 | `audit` | a drafter's recorded laws, slot by slot |
 | `Emission`, `Comparison` | the enumerated law of a composition's output, against the target's |
-| `enumerate_outcomes`, `Enumeration`, `EnumerationProgress` | the enumerator: any program over a random source |
+| `enumerate_outcomes` | the enumerator: any program over a random source |
 | `GivenTarget`, `GivenDrafter` | a target and a drafter whose laws a test writes down |
 | `LazyUniform` | one uniform number after several decisions |
 | `GivenSession`, `GrowingTree` | commits and frontiers for a drafter, by hand |

@@ -3,8 +3,6 @@
 from specframe.certify.compositions.audit import Audit as Audit
 from specframe.certify.compositions.emission import Comparison as Comparison
 from specframe.certify.compositions.emission import Emission as Emission
-from specframe.certify.compositions.enumeration import Enumeration as Enumeration
-from specframe.certify.compositions.enumeration import EnumerationProgress as EnumerationProgress
 from specframe.certify.compositions.enumeration import enumerate_outcomes as enumerate_outcomes
 from specframe.testing.cycles import audit as audit
 from specframe.testing.cycles import compare_cycle as compare_cycle

@@ -44,7 +44,7 @@ THINKING = (
 
 
 def learnt(record, tokenizer):
-    """What is given and what is learnt of each sample of a record."""
+    """The text that is given and the text that is learnt, of each sample of a record."""
     found = encode(documents.as_document(record, "x:1"), tokenizer)
     return [(marked(tokenizer, *sample, wanted=False), marked(tokenizer, *sample)) for sample in found]
 

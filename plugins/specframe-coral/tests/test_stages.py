@@ -36,7 +36,9 @@ run: {{prompts: [Hello], repeats: 0}}
 def test_the_second_stage_trains_the_router_on_the_first_stage_s_drafter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "texts.jsonl").write_text("\n".join([json.dumps({"text": "the quick brown fox jumps"})] * 8))
+    (tmp_path / "texts.jsonl").write_text(
+        "\n".join([json.dumps({"text": "the quick brown fox jumps"[start:]}) for start in range(8)])
+    )
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.format(folder=tmp_path))
     first = specframe.load(recipe, overrides=["drafter.weights=null", "drafter.head=full"]).parts.drafter

@@ -38,8 +38,7 @@ from typing import Any
 import torch
 
 from specframe import InputError
-from specframe.plugin import Draw
-from specframe.testing import Enumeration, EnumerationProgress
+from specframe.plugin import Draw, Enumeration, EnumerationProgress
 from specframe_against.patches import forking
 from specframe_against.replay import BranchReplay, Outcome, replay_outcomes
 

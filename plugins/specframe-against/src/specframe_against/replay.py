@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from specframe import InputError
-from specframe.testing import Enumeration, EnumerationProgress
+from specframe.plugin import Enumeration, EnumerationProgress
 
 MOST_CHOICES = 256
 """A branch of more does not end: it draws until something happens."""

@@ -78,7 +78,7 @@ class Costs:
         return {name: getattr(self, name) for name in names}
 
     def after(self, tokens: int) -> Costs:
-        """The costs after so many committed tokens, by the line through the timed numbers next to it.
+        """Returns the costs after so many committed tokens, on the line through the timed numbers next to it.
 
         Of numbers with equal first four binary digits it is that of the smallest; after more than the largest that was
         timed, that one's.

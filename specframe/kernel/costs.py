@@ -80,8 +80,8 @@ class Costs:
     def after(self, tokens: int) -> Costs:
         """Returns the costs after so many committed tokens, on the line through the timed numbers next to it.
 
-        Of numbers with equal first four binary digits it is that of the smallest; after more than the largest that was
-        timed, that one's.
+        Numbers whose first four binary digits are equal share the costs of the smallest, and all beyond the largest
+        that was timed have its costs.
         """
         step = 1 << max(tokens.bit_length() - 4, 0)
         tokens = min(tokens // step * step, self.longer[-1][0] if self.longer else 0)

@@ -78,7 +78,7 @@ class Costs:
         return {name: getattr(self, name) for name in names}
 
     def after(self, tokens: int) -> Costs:
-        """Returns the costs after so many committed tokens, on the line through the timed numbers next to it.
+        """Returns the costs after that number of committed tokens, on the line through the timed numbers next to it.
 
         Numbers whose first four binary digits are equal share the costs of the smallest, and all beyond the largest
         that was timed have its costs.

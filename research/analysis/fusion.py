@@ -33,6 +33,15 @@ def interval(values: Tensor) -> tuple[float, float]:
     return low, high
 
 
+def change_of(draws: Tensor, first: Tensor) -> str:
+    """The median change of tau since the first one's draws, with its interval; nothing for the first itself."""
+    if draws is first:
+        return ""
+    change = draws / first - 1
+    low, high = interval(change)
+    return f"{change.median():+.1%} [{low:+.1%}, {high:+.1%}]"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a row of a table for each drafter."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -46,13 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = specframe.measure_tau(specframe.load(RECIPE, overrides=overrides), prompts)
         draws = redrawn(found.cycles, found.cycles + found.reached.sum(1))
         low, high = interval(draws)
-        change = ""
-        if first is None:
-            first = draws
-        else:
-            moved = interval(draws / first - 1)
-            change = f"{(draws / first - 1).median():+.1%} [{moved[0]:+.1%}, {moved[1]:+.1%}]"
-        print(f"| `{folder}` | {found.tau:.2f} [{low:.2f}, {high:.2f}] | {change} |", flush=True)
+        first = draws if first is None else first
+        print(f"| `{folder}` | {found.tau:.2f} [{low:.2f}, {high:.2f}] | {change_of(draws, first)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusion import interval, redrawn
+from fusion import change_of, interval, redrawn
 from torch import Tensor
 
 import specframe
@@ -70,14 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = specframe.measure_tau(specframe.load(recipe, overrides=given), prompts)
         draws = redrawn(found.cycles, found.cycles + found.reached.sum(1))
         low, high = interval(draws)
-        change = ""
-        if first is None:
-            first = draws
-        else:
-            moved = interval(draws / first - 1)
-            change = f"{(draws / first - 1).median():+.1%} [{moved[0]:+.1%}, {moved[1]:+.1%}]"
+        first = draws if first is None else first
         levels = " ".join(f"{share:.2f}" for share in (found.reached.sum(0) / found.cycles.sum()).tolist())
-        print(f"| `{name}` | {found.tau:.2f} [{low:.2f}, {high:.2f}] | {change} | {levels} |", flush=True)
+        print(
+            f"| `{name}` | {found.tau:.2f} [{low:.2f}, {high:.2f}] | {change_of(draws, first)} | {levels} |", flush=True
+        )
 
 
 if __name__ == "__main__":

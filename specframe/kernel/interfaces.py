@@ -178,7 +178,7 @@ class Observer(Protocol):
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def observe(self, cycle: Cycle) -> None:
-        """Takes in a cycle. The rows of one whose `committed.prompt` is set are new: they join after the others."""
+        """Observes a cycle. The rows of one whose `committed.prompt` is set are new: they join after the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -205,7 +205,7 @@ class Drafter(Protocol):
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens. The rows of a commit with a prompt are new: they join after the others."""
+        """Adds the committed tokens. The rows of a commit with a prompt are new: they join after the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""

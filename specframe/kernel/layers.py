@@ -206,7 +206,7 @@ class LookingAhead(Protocol):
         """
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
-        """Takes in the queries [layers, R, heads, T, D] of tokens after new rows, the last ones of the memory."""
+        """Observes the queries [layers, R, heads, T, D] of tokens after new rows, the last ones of the memory."""
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ class ChunkKeys:
         return self._tiles.shape[3] * TILE
 
     def grow(self, chunks: int) -> None:
-        """Makes room for so many chunks of each row."""
+        """Makes room for a number of chunks of each row."""
         layers, slots, heads, tiles, *tile = self._tiles.shape
         more = self._tiles.new_zeros(layers, slots, heads, -(-chunks // TILE), *tile)
         more[:, :, :, :tiles] = self._tiles

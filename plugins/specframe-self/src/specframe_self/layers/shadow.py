@@ -34,7 +34,7 @@ class ShadowTokens:
         """Decayed counts and confidences: matches, positions, confidence in matches, and in the others [R, 4, E]."""
 
     def join(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
-        """Takes in the first positions of new rows, which follow the others; shapes as in `observe`."""
+        """Observes the first positions of new rows, which follow the others; shapes as in `observe`."""
         self._sums = torch.cat([self._sums, _sums(matched, confidence, count)])
 
     def observe(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:

@@ -32,7 +32,7 @@ class NgramPool:
         self._after: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, token: int, after: tuple[int, ...]) -> None:
-        """Takes in the tokens after a token; the oldest n-gram leaves where there are too many."""
+        """Adds the tokens after a token; the oldest n-gram leaves where there are too many."""
         known = self._after.setdefault(token, {})
         known.pop(after, None)
         known[after] = None

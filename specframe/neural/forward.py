@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
+from itertools import pairwise
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -136,14 +137,18 @@ def is_query(tap: str) -> bool:
 
 
 class GroupedForward:
-    """A forward pass whose layers get one input in groups of `together`, and their outputs are added (EasySpec).
+    """A forward pass whose layers get one input in groups of `together` (EasySpec, Wu et al. 2025, section 3).
 
-    Of a group with input x and layers L it is x + sum over L of (L(x) - x). Where each layer of a group has a device of
-    its own, a group takes the time of one layer. What was computed so is an approximation: keys and values included.
+    The attentions of a group read the group's input x, each on a device of its own if there are several. The MLPs then
+    run in order, each on the sum of x, the attentions' outputs up to its own layer's and the MLPs' before it. With
+    `whole` a group of layers L is x + sum over L of (L(x) - x), MLPs included, which is faster and further from the
+    model. The first layer and the last are in no group. What was computed so is an approximation: keys and values
+    included.
 
     Args:
         inner: the model's own forward pass.
         together: how many layers a group has; the last one has what is left.
+        whole: whether MLPs get one input, too.
         count: how many layers there are.
         embed: the tokens' embeddings, as the first layer gets them, [B, T] -> [B, T, D].
         end: the logits [B, E, V] that a pass keeps, given the states [B, T, D] after the last layer.
@@ -153,29 +158,44 @@ class GroupedForward:
         self,
         inner: Forward,
         together: int,
+        whole: bool,
         count: int,
         embed: Callable[[Tensor], Tensor],
         end: Callable[[Pass, Tensor, SlotCache], Tensor],
     ) -> None:
         self.head, self.windows, self.widths, self.cache = inner.head, inner.windows, inner.widths, inner.cache
         self.finds_best, self.greedy = False, None
-        self._inner, self._together, self._count, self._embed, self._end = inner, together, count, embed, end
+        self._inner, self._together, self._whole, self._count = inner, together, whole, count
+        self._embed, self._end = embed, end
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs all layers, or the chosen ones as a whole; such a pass has no taps."""
         assert not asked.taps, "what a group of layers computes has no taps"
         states = self._embed(asked.tokens) if asked.states is None else asked.states
-        chosen = range(self._count) if asked.layers is None else asked.layers.kept
-        for first in range(0, len(chosen), self._together):
-            group = chosen[first : first + self._together]
-            found = [self._layer(asked, states, layer, memory) for layer in group]  # each [B, T, D]
-            states = found[0] if len(group) == 1 else states + sum(output - states for output in found)
+        for group in self._groups(range(self._count) if asked.layers is None else asked.layers.kept):
+            run = partial(self._layer, asked, memory)
+            if len(group) == 1:
+                states = run(states, group[0])
+            elif self._whole:
+                states = states + sum(run(states, layer) - states for layer in group)
+            else:
+                attended = [run(states, layer, mlp=False) - states for layer in group]  # each [B, T, D]
+                for layer, added in zip(group, attended, strict=True):
+                    states = run(states + added, layer, attention=False)
         return None if asked.headless else self._end(asked, states, memory), {}
 
-    def _layer(self, asked: Pass, states: Tensor, layer: int, memory: SlotCache) -> Tensor:
+    def _groups(self, layers: Sequence[int]) -> list[Sequence[int]]:
+        """The first layer, groups of those between, and the last layer."""
+        bounds = [0, *range(1, len(layers) - 1, self._together), max(1, len(layers) - 1), len(layers)]
+        return [layers[start:end] for start, end in pairwise(bounds) if start < end]
+
+    def _layer(
+        self, asked: Pass, memory: SlotCache, states: Tensor, layer: int, *, attention: bool = True, mlp: bool = True
+    ) -> Tensor:
+        """The states [B, T, D] after a layer, or after one half of it."""
         tap = f"layer.{layer}"
-        runs = tuple(index == layer for index in range(self._count))
-        alone = replace(asked, states=states, layers=LayerChoice(runs, runs), taps=frozenset({tap}), keep=NONE)
+        halves = [tuple(half and index == layer for index in range(self._count)) for half in (attention, mlp)]
+        alone = replace(asked, states=states, layers=LayerChoice(*halves), taps=frozenset({tap}), keep=NONE)
         return self._inner.run(alone, memory)[1][tap]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +26,7 @@ from specframe.components.drafters.model_weights import (
 )
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.tiny import tiny_hybrid, tiny_llama
+from specframe.components.targets.tiny import random_model, tiny_hybrid, tiny_llama
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
@@ -38,15 +38,14 @@ from specframe.recipes.versions import Renamed
 class ModelDrafter(ReadModel):
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
-    Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
-    each node of the frontier sees the committed tokens and its own path. Beyond its own context a row drafts nothing.
-    It can be trained, also as a `fresh` Llama, or hybrid, of the target's tokenizer (FastDraft, Zafrir et al. 2024).
-    With `layers` it has these decoder layers alone, with the target's weights where those are equal and untrained.
-    With `quantize` it is quantized, on a CPU: the target's own checkpoint is then the weights' half of QuantSpec
-    (2025). With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens after the text
-    (rollout `masked-text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees. With the head
-    `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`. With `together`
-    drafts are approximate (EasySpec, arXiv 2502.02493), what is read of the text is not.
+    Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass. Beyond
+    its own context a row drafts nothing. It can be trained, also as a `fresh` Llama, or hybrid, of the target's
+    tokenizer (FastDraft, Zafrir et al. 2024). With `layers` it has these decoder layers alone, with the target's
+    weights where those are equal and untrained. The target's own checkpoint with `quantize` is the weights' half of
+    QuantSpec (2025). With `masks` it is PARD (arXiv 2504.18583): trained to fill in mask tokens (rollout `masked-text`)
+    it proposes `masks` + 1 levels in one forward pass, and no deeper trees. With the head `acceptance`, which alone is
+    trained then, it rates its tokens (SpecDec++) for the tree `threshold`. With `together` it is EasySpec (arXiv
+    2502.02493): drafts are approximate, what is read of the text is not.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -62,7 +61,8 @@ class ModelDrafter(ReadModel):
         masks: how many mask tokens follow the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
         head: the head that rates its tokens, `acceptance`; none: no rating
-        together: how many layers get one input when a draft's nodes are read, their outputs being added
+        together: how many layers' attentions get one input in drafts, but for the first and the last layer's
+        together_mlp: whether their MLPs get one input, too, which is further from the model
         kv_selection: what chooses the committed tokens that texts and drafts are read on, such as `window` (TriForce)
     """
 
@@ -88,6 +88,7 @@ class ModelDrafter(ReadModel):
         mask_token: int | None = None,
         head: Head | None = None,
         together: int = 1,
+        together_mlp: bool = False,
         kv_selection: KVSelection | None = None,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
@@ -98,7 +99,7 @@ class ModelDrafter(ReadModel):
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
         self.promise = replace(self.promise, uses_target_layers=layers is not None)  # perhaps the target's
         self._begin(Checkpoint(model or "", fresh, dtype, device, revision, attention, layers, quantize, group).load)
-        self.read_together(together)
+        self.read_together(together, together_mlp)
 
     @classmethod
     def from_model(
@@ -117,7 +118,7 @@ class ModelDrafter(ReadModel):
         return drafter
 
     def _begin(self, load: Callable[[Target | None], Loaded]) -> None:
-        self._load, self._together = load, 1
+        self._load, self._together = load, (1, False)
         self._target: Target | None = None
         self._exits: tuple[int, ...] = ()
         self.open(1, 0)
@@ -126,15 +127,16 @@ class ModelDrafter(ReadModel):
         """A drafter around a tiny random model of `vocab` tokens."""
         head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         kv_selection = self.kv_selection.smaller() if isinstance(self.kv_selection, Shrinkable) else self.kv_selection
-        masks = self.masks.small(vocab)
-        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=masks, head=head, kv_selection=kv_selection)
-        return small.read_together(self._together)
+        made, masks = self._small(vocab=vocab, seed=7), self.masks.small(vocab)
+        small = ModelDrafter.from_model(made, masks=masks, head=head, kv_selection=kv_selection)
+        return small.read_together(*self._together)
 
-    def read_together(self, together: int) -> ModelDrafter:
-        """This drafter, which reads so many layers at once as it drafts. Raises InputError for a number it cannot."""
+    def read_together(self, together: int, mlp: bool = False) -> ModelDrafter:
+        """This drafter, which drafts with so many layers at once. Raises InputError for a number it cannot."""
         if together < 1 or (together > 1 and (self.masks.count or self.head is not None)):
             raise InputError(f"a model drafter's `together` is at least 1, and 1 with masks or a head, not {together}")
-        self._together = together
+        self._together = together, mlp
+        self._small = self._small if together == 1 else partial(random_model, layers=together + 2)  # one whole group
         return self
 
     def _equip(self, masks: Masks, head: Head | None, kv_selection: KVSelection | None) -> None:
@@ -161,7 +163,7 @@ class ModelDrafter(ReadModel):
             self._session = kind(
                 forward, parts, loaded.planes, *sizes, self.masks, self._rating.known, self.kv_selection
             )
-            self._session.drafting = loaded.together(self._together) or forward
+            self._session.drafting = loaded.together(*self._together) or forward
         return self._session
 
     @property
@@ -216,7 +218,7 @@ class ModelDrafter(ReadModel):
     def bind(self, target: Target) -> None:
         """Finds the tokens that the target has, too; raises CompositionError for another family's, or device."""
         self._target = target
-        if self.masks.count or self._together > 1:
+        if self.masks.count or self._together[0] > 1:
             self._reader.parts.require_rewindable("draft with masks, or with layers together")
         check_kv_selection(self.kv_selection, self._reader)
         self._rating.shared = require_fitting(self._reader, target)
@@ -256,10 +258,8 @@ class ModelDrafter(ReadModel):
 
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        if self.masks.count or self.head is not None or self._together != 1 or self.kv_selection is not None:
-            raise CompositionError(
-                "a model drafter has all its layers: leave out masks, head, together, KV selection or exits"
-            )
+        if self.masks.count or self.head is not None or self._together[0] != 1 or self.kv_selection is not None:
+            raise CompositionError("exits need a plain model: leave out masks, head, together, KV selection or exits")
         self._reader.parts.require_rewindable("draft with some of its layers")
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, self._room)

@@ -56,9 +56,11 @@ class Loaded:
         """The forward pass."""
         return self.native or self.reader.forward
 
-    def together(self, count: int) -> Forward | None:
-        """The forward pass in which groups of so many layers get one input; None for groups of one."""
-        return None if count == 1 else GroupedForward(self.forward, count, self.planes, self.reader.embed, self._end())
+    def together(self, count: int, whole: bool) -> Forward | None:
+        """The forward pass in which groups of so many layers get one input, whole or not; None for groups of one."""
+        if count == 1:
+            return None
+        return GroupedForward(self.forward, count, whole, self.planes, self.reader.embed, self._end())
 
     def _end(self) -> Callable[[Pass, Tensor, SlotCache], Tensor]:
         """The final norm and LM head, for the states after the last layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from specframe.components.drafters.fused import Fused
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.own_layers import OwnLayers
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
@@ -25,7 +29,9 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Committed, Draw
+from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe_trees.ahead.ahead import Ahead
 from specframe_trees.ahead.ready_chains import Chains
@@ -109,6 +115,33 @@ def test_a_chain_that_is_ready_is_the_one_that_would_be_drafted_now() -> None:
 def test_control_a_chain_kept_though_the_token_before_it_was_refused() -> None:
     chains, same = fresh_chains(Keeping)
     assert same < chains
+
+
+def cycles_of(target: Target, drafter: Ahead, sampling: Sampling) -> list[Any]:
+    """The cycles of a row, after the prompt's."""
+    drafter.bind(target)
+    found: list[Any] = []
+    session = Session(Parts(target, drafter, None, Match()), 1, 100, watch=found.append)
+    session.run([Request(tokens=[0, 1, 2], sampling=sampling, seed=3, max_new_tokens=30)])
+    return found[1:]
+
+
+def test_a_chain_that_is_accepted_whole_is_followed_by_a_ready_one() -> None:
+    """Post-verify (PEARL): the drafter's best token after the whole chain is the target's, and its chain is there."""
+    first, *later = cycles_of(HFTarget.from_model(tiny_llama(3, seed=7)), ahead(window=2), Sampling(temperature=0.0))
+    assert first.draft.levels == 0, "nothing was drafted while the prompt was read"
+    assert [cycle.draft.levels for cycle in later] == [2] * len(later) and len(later) > 5
+
+
+def test_a_chain_that_is_accepted_in_part_is_followed_by_a_ready_one() -> None:
+    """SSD guesses after each prefix: of three tokens the refused one is not the bonus, so two guesses always hit."""
+    cycles = cycles_of(TableTarget(vocab=3, order=2, seed=0), ahead(window=2, guesses=2), WARM)
+    partly = [
+        after.draft.levels
+        for before, after in pairwise(cycles)
+        if before.draft.levels and int(before.verdict.length[0]) < before.draft.levels
+    ]
+    assert partly == [2] * len(partly) and len(partly) > 5
 
 
 def test_the_window_is_the_ratio_of_the_speeds() -> None:

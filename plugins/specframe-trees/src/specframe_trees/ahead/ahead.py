@@ -44,6 +44,9 @@ class Ahead:
     prefix of the chain, the empty one included. There the refused token is none of them, since the target does not emit
     it.
 
+    Above temperature 0 PEARL tests the token drafted after the whole chain by p/q. Here the target draws a bonus token
+    there, too, so the chain is ready if that draw is the guess.
+
     Nothing that was drafted ahead is read before its prefix is committed, and every token is verified once, with
     numbers of its own.
 

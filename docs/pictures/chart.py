@@ -32,8 +32,9 @@ STYLE = """
 
 def render_chart() -> str:
     """The chart as SVG: a bar per recipe, the largest gain first, and one for plain decoding."""
-    measured = next(bench.measured for bench in read_benches() if bench.name == BENCH)
-    gains = {name: entry["overall"] for name, entry in measured.items()}
+    bench = next(bench for bench in read_benches() if bench.name == BENCH)
+    prompts = len(bench.results["prompts"])
+    gains = {name: entry["overall"] for name, entry in bench.measured.items()}
     plain = gains.pop("plain")
     order = sorted(gains, key=lambda name: -gains[name]["speedup_hf"]["value"])
     rows = [*((name, gains[name]) for name in order), (PLAIN, plain)]
@@ -48,7 +49,7 @@ def render_chart() -> str:
         *_legend(),
         *_grid(height),
         *(line for index, (name, figures) in enumerate(rows) for line in _bar(index, name, figures, native)),
-        f'<text class="note" x="16" y="{height - 10}">SmolLM2-135M-Instruct, bfloat16, two cores, 18 prompts; '
+        f'<text class="note" x="16" y="{height - 10}">SmolLM2-135M-Instruct, bfloat16, two cores, {prompts} prompts; '
         "on the right: times plain decoding, with 95 % intervals</text>",
         "</svg>\n",
     ])  # fmt: skip

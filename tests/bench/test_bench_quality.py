@@ -32,7 +32,7 @@ def test_intervals_cover_the_truth_and_never_shrink_to_a_point():
 def known(here, model_folder, monkeypatch):
     """A set whose references are what plain decoding answers, but for the last one."""
     monkeypatch.setattr("specframe_report.page._draw", lambda summary, folder: [])
-    prompts = ["hello there", "a b a b", "what is it?"]
+    prompts = [f"hello {name}" for name in "abcdefghijkl"]
     write_recipe(here / "lossy.yaml", model_folder, "drafter: {use: lookup}", "lenient, lenience: 0.5")
     answers = (
         load("lookup.yaml", overrides=["sampling.max_new_tokens=6", "run.chat=true"]).plain().generate(prompts).texts
@@ -47,11 +47,20 @@ def test_a_bench_shows_quality_and_its_change(known, capsys):
     assert main(["bench", "lookup.yaml", "plain", "--data", "known.jsonl", "--check", "exact", *QUICK]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     ours, plain = (entry["overall"] for entry in summary["contestants"])
-    assert ours["quality"] == plain["quality"] and ours["quality"]["value"] == pytest.approx(2 / 3)
+    assert ours["quality"] == plain["quality"] and ours["quality"]["value"] == pytest.approx(11 / 12)
     assert ours["quality_change"]["value"] == 0 and ours["quality_change"]["low"] < 0
-    assert "66.7% (0.0 [" in (known / "runs" / "bench" / "table.md").read_text()
+    assert "91.7% (0.0 [" in (known / "runs" / "bench" / "table.md").read_text()
     results = json.loads((known / "runs" / "bench" / "results.json").read_text())
-    assert [prompt["check"] for prompt in results["prompts"]] == ["exact"] * 3
+    assert [prompt["check"] for prompt in results["prompts"]] == ["exact"] * 12
+
+
+def test_nine_prompts_have_no_quality(known, capsys):
+    assert (
+        main(["bench", "lookup.yaml", "plain", "--data", "known.jsonl", "--check", "exact", "--limit", "9", *QUICK])
+        == 0
+    )
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [entry["overall"]["quality"] for entry in summary["contestants"]] == [None, None]
 
 
 def test_a_lossy_contestant_without_a_check_is_not_measured(known, capsys):

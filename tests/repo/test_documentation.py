@@ -126,7 +126,7 @@ def test_shell_commands_of_the_first_pages_run(project, capsys):
 
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 130
+    assert len(lines) <= 120
     assert not [line for line in lines if len(line) > 160]
 
 

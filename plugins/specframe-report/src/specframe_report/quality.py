@@ -10,16 +10,21 @@ import numpy as np
 from specframe_report.grid import Grid
 from specframe_report.intervals import Array, Estimate, student
 
+FEWEST = 10
+"""Number of checked prompts below which there is no quality: the interval of a share is then as wide as its range."""
 PSEUDO = 2.0
 """Observations that are added to pairs, half a one of each kind: intervals keep a width where no pair differs."""
 
 
 def measure_quality(grid: Grid, plain: Grid | None) -> dict[str, Any]:
-    """`quality`, the mean over prompts, and `quality_change`, its difference from plain decoding's; None without one.
+    """`quality`, the mean over prompts, and `quality_change`, its difference from plain decoding's.
 
-    A prompt's quality is its mean over repeats. Figures are {value, low, high}.
+    A prompt's quality is its mean over repeats. Figures are {value, low, high}; None with fewer than ten prompts that
+    were checked, or for a difference from nothing.
     """
     ours = _by_prompt(grid)
+    if np.isfinite(ours).sum() < FEWEST:
+        return {"quality": None, "quality_change": None}
     theirs = np.full_like(ours, np.nan) if plain is None else _by_prompt(plain)
     value, change = mean_interval(ours), paired_interval(ours - theirs)
     return {"quality": value and value.as_dict(), "quality_change": change and change.as_dict()}

@@ -36,15 +36,18 @@ def write_gguf(
     template: str = "{% for m in messages %}{{ m.content }}{% endfor %}!",
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    split: int = 0,
 ) -> Path:
     """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks, float32 norms and biases.
 
-    The embedding, which is the LM head too, has Q8_0 blocks. `metadata` and float32 `tensors` are further ones.
+    The embedding, which is the LM head too, has Q8_0 blocks. `metadata` and float32 `tensors` are further ones; a key
+    that is None is left out. `split` is the most tensors of a part, where it is written in parts; its path is then the
+    first part's.
     """
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
     head = WIDTH // HEADS
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=split)
     writer.add_name("small")
     writer.add_block_count(layers)
     writer.add_context_length(context)
@@ -72,9 +75,12 @@ def write_gguf(
         writer.add_eos_token_id(VOCABULARY - 1)
         writer.add_bos_token_id(VOCABULARY - 1)
         writer.add_chat_template(template)
+    add_value = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
     for key, value in (metadata or {}).items():
-        add_value = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
-        add_value[type(value)](key, value)
+        if value is None:
+            del writer.kv_data[0][key]
+        else:
+            add_value.get(type(value), writer.add_array)(key, value)
     draw = np.random.default_rng(0)
 
     def add(name: str, rows: int, inputs: int = WIDTH) -> None:
@@ -101,7 +107,8 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    parts = sorted(path.parent.glob(f"{path.stem}-00001-of-*{path.suffix}")) if split else []
+    return parts[0] if parts else path
 
 
 def _bytes() -> list[str]:

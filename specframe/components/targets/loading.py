@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
 from os.path import expanduser
@@ -13,9 +12,11 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.adapters import MERGE, base_of, merge_adapter, require_adapter
 from specframe.components.targets.source import (
     GGUFModel,
     ModelSource,
+    gguf_files,
     make_plain,
     quiet,
     read_config,
@@ -171,10 +172,14 @@ def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) 
     from transformers import AutoConfig
 
     if file is not None:
-        return file.config() or read_config(model, source)
+        if (found := file.config()) is None:
+            file.require_followed(found := read_config(model, source))
+        return found
     if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
         if (adapter := source.name / "adapter_config.json").is_file():
-            raise InputError(f"{model} holds an adapter{_base(adapter)}, not a model: {MERGE}")
+            raise InputError(f"{model} holds an adapter{base_of(adapter)}, not a model: {MERGE}")
+        if several := [path.name for path in gguf_files(source.name)]:
+            raise InputError(f"{model} holds {len(several)} models: name one of {', '.join(several)}")
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
     try:
         with quiet():
@@ -188,14 +193,6 @@ def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) 
         if "trust_remote_code" in str(error):
             problem, reason = "cannot be a target", "it needs code of its own, and no code from a model's folder runs"
         raise InputError(f"{model} {problem}: {reason}") from error
-
-
-def _base(adapter: Path) -> str:
-    try:
-        name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
-        return ""
-    return f" for the model {name!r}" if isinstance(name, str) and name else ""
 
 
 def _require_safetensors(model: str, place: str | Path) -> None:
@@ -242,37 +239,6 @@ def unread(config: Any) -> str | None:
         f"its weights are quantized by {name}, which needs the package {PACKAGES[name]}; or take the plain checkpoint, "
         "with `quantize: int4`, or a GGUF file"
     )
-
-
-def require_adapter(adapter: str) -> None:
-    """Raises InputError unless a folder holds an adapter, and the package that reads it is installed."""
-    folder = Path(expanduser(adapter))
-    if not (folder / "adapter_config.json").is_file():
-        raise InputError(
-            f"target.adapter: {adapter} holds no adapter_config.json, so it is no folder of a PEFT adapter"
-        )
-    if find_spec("peft") is None:
-        raise InputError(f'target.adapter: {adapter} needs the package peft: pip install "specframe[adapters]"')
-
-
-def merge_adapter(model: nn.Module, adapter: str) -> nn.Module:
-    """The model with an adapter merged into its weights. Raises WeightsError for one that does not fit."""
-    from peft import PeftModel
-
-    whole: Any = model
-    try:
-        with quiet():
-            merged: nn.Module = PeftModel.from_pretrained(whole, Path(expanduser(adapter))).merge_and_unload()
-    except Exception as error:  # peft and safetensors raise many kinds
-        raise WeightsError(f"the adapter {adapter} does not fit the model: {first_line(error)}") from error
-    return merged
-
-
-MERGE = (
-    "name it in `target.adapter`, next to its model, give `compose(target=...)` the PeftModel, or merge it once into a "
-    "model's folder "
-    "(PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder))"
-)
 
 
 def unwrap(model: nn.Module) -> nn.Module:

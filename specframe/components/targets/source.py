@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -131,6 +132,9 @@ class GGUFModel(Protocol):
     def config(self) -> PreTrainedConfig | None:
         """The config of its model; None for an architecture that transformers alone may read."""
 
+    def require_followed(self, config: PreTrainedConfig) -> None:
+        """Checks a config that transformers made of the file. Raises InputError for metadata that it leaves out."""
+
     def stored(self, config: PreTrainedConfig) -> StoredWeights | None:
         """Its tensors, for a model of this config; None where they are those of another model."""
 
@@ -166,8 +170,18 @@ def gguf_file(place: str | Path) -> Path | None:
     """The GGUF file that a place, as `locate` gives it, is or holds; None where it holds none, or several."""
     if not isinstance(place, Path):
         return None
-    files = [place] if place.suffix == GGUF else list(place.glob(f"*{GGUF}"))
+    files = [place] if place.suffix == GGUF else gguf_files(place)
     return files[0] if len(files) == 1 else None
+
+
+PART = re.compile(rf"-\d{{5}}(?=-of-\d{{5}}{re.escape(GGUF)}$)")
+"""Matches the number of a part of a GGUF file in its name."""
+
+
+def gguf_files(folder: Path) -> list[Path]:
+    """The GGUF files in a folder; of one in parts, the first that is there."""
+    files = sorted(folder.glob(f"*{GGUF}"), reverse=True)
+    return sorted({PART.sub("", path.name): path for path in files}.values())
 
 
 def find_template(model: str) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ ALIGNMENT = 32
 FLOAT, STRING, ARRAY = 6, 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The fixed-size types of metadata, as struct's formats."""
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+"""Matches the name of a part of a file: the file's name, the part's number and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,40 @@ class StoredTensor:
     """The type of its blocks, such as Q4_K, or of its numbers."""
     start: int
     """First byte, from the start of the file."""
+    path: Path
+    """The file, or the part of it."""
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """A GGUF file whose header was read and found whole."""
+    """A GGUF file whose header was read and found whole; of a file in parts, the headers of all."""
 
     path: Path
+    """The file, or its first part."""
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
 
     @classmethod
     def read(cls, path: Path) -> GGUFFile:
-        """Reads a header, and no weights. Raises InputError for a file that is no GGUF file, or cut short."""
-        try:
-            with path.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
-                return _read(path, data)
-        except (OSError, ValueError, struct.error) as error:
-            reason = "its header ends early" if isinstance(error, struct.error) else str(error)
-            raise InputError(f"{path} cannot be read as GGUF: {reason}; is the file whole?") from error
+        """Reads a header, and no weights; any part of a file stands for the whole.
+
+        Raises InputError for a file that is no GGUF file, or cut short, for an absent part, and for an adapter.
+        """
+        if (named := PART.fullmatch(path.name)) and int(named[2]) > 1:
+            path = _part(path, 1, int(named[3]))
+        metadata, tensors = _header(path)
+        kind = metadata.get("general.type", "model")
+        if not isinstance(metadata.get("general.architecture"), str):
+            raise InputError(f"{path} cannot be read as GGUF: its metadata names no architecture; is the file whole?")
+        if kind != "model":
+            raise InputError(f"{path} holds {'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}, not a model")
+        count = metadata.get("split.count", 0)
+        for number in range(2, count + 1):
+            tensors |= _further(path, number, count)
+        wanted = metadata.get("split.tensors.count", len(tensors))
+        if count > 1 and wanted != len(tensors):
+            raise InputError(f"{path} names {wanted} tensors, and its {count} parts hold {len(tensors)}")
+        return cls(path, metadata, tensors)
 
     @property
     def architecture(self) -> str:
@@ -66,9 +84,41 @@ class GGUFFile:
 
     def raw(self, tensor: StoredTensor) -> np.ndarray[Any, Any]:
         """The bytes of a tensor of a known kind, mapped, uint8 [outputs, bytes]; a vector is one output."""
-        size = _size(tensor)
-        data = np.memmap(self.path, np.uint8, "r", tensor.start, (size,))
+        data = np.memmap(tensor.path, np.uint8, "r", tensor.start, (_size(tensor),))
         return data.reshape(prod(tensor.shape[:-1]), -1)
+
+
+def _further(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
+    """The tensors of a further part. Raises InputError where it is absent, or a part of another file."""
+    part = _part(path, number, count)
+    metadata, tensors = _header(part)
+    place, whole = metadata.get("split.no"), metadata.get("split.count")
+    if (place, whole) != (number - 1, count):
+        raise InputError(f"{part} is not part {number} of {count} of its model")
+    return tensors
+
+
+def _part(path: Path, number: int, count: int) -> Path:
+    """The path of another part. Raises InputError where there is none."""
+    named = PART.fullmatch(path.name)
+    if named is None or int(named[3]) != count:
+        raise InputError(
+            f"{path} is part 1 of {count}, and the others cannot be found: its name must end in "
+            f"-00001-of-{count:05}.gguf, and theirs alike"
+        )
+    part = path.with_name(f"{named[1]}-{number:05}-of-{count:05}.gguf")
+    if not part.is_file():
+        raise InputError(f"part {number} of {count}: {part} is absent; all parts of a model lie in one folder")
+    return part
+
+
+def _header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    try:
+        with path.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
+            return _read(path, data)
+    except (OSError, ValueError, struct.error) as error:
+        reason = "its header ends early" if isinstance(error, struct.error) else str(error)
+        raise InputError(f"{path} cannot be read as GGUF: {reason}; is the file whole?") from error
 
 
 class _Cursor:
@@ -119,7 +169,7 @@ class _Cursor:
         return [self.value(inner) for _ in range(count)]
 
 
-def _read(path: Path, data: mmap) -> GGUFFile:
+def _read(path: Path, data: mmap) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     cursor = _Cursor(data)
     if data[:4] != MAGIC:
         raise ValueError("not a GGUF file")
@@ -131,19 +181,17 @@ def _read(path: Path, data: mmap) -> GGUFFile:
     for _ in range(values):
         key = cursor.text()
         metadata[key] = cursor.value(cursor.numbers("I")[0])
-    if not isinstance(metadata.get("general.architecture"), str):
-        raise ValueError("its metadata names no architecture")
     table = [_entry(cursor) for _ in range(count)]
     step = metadata.get("general.alignment", ALIGNMENT)
     if not isinstance(step, int) or step < 1:
         raise ValueError(f"its alignment is {step!r}")
     first = -(-cursor.place // step) * step
-    tensors = {name: StoredTensor(name, shape, kind, first + offset) for name, shape, kind, offset in table}
+    tensors = {name: StoredTensor(name, shape, kind, first + offset, path) for name, shape, kind, offset in table}
     for tensor in tensors.values():
         if tensor.kind in KINDS and tensor.start + _size(tensor) > len(data):
             missing = tensor.start + _size(tensor) - len(data)
             raise ValueError(f"{tensor.name} ends {missing:,} bytes after the file's end")
-    return GGUFFile(path, metadata, tensors)
+    return metadata, tensors
 
 
 def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,10 @@ from torch import Tensor, nn
 from specframe import InputError
 from specframe_gguf import blocks
 from specframe_gguf.blocks import KINDS, PackedMatrix
+from specframe_gguf.ends import end_tokens
 from specframe_gguf.header import GGUFFile, StoredTensor
+from specframe_gguf.metadata import READ, READ_OF_GEMMA, require_known
+from specframe_gguf.rope import FREQUENCIES, rope_parameters, rotated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -39,8 +41,6 @@ GEMMA = LLAMA | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-FREQUENCIES = "rope_freqs.weight"
-"""Divisors of the rotary frequencies: Llama 3's scaling, which the metadata does not state."""
 
 
 @dataclass(frozen=True)
@@ -75,83 +75,75 @@ def make_config(file: GGUFFile) -> PreTrainedConfig:
         values = _values(file)
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise InputError(f"{file.path} cannot be read as GGUF: its metadata lacks {error}") from error
-    config: PreTrainedConfig = AutoConfig.for_model(ARCHITECTURES[file.architecture].model_type, **values)
+    try:
+        config: PreTrainedConfig = AutoConfig.for_model(ARCHITECTURES[file.architecture].model_type, **values)
+    except Exception as error:  # transformers checks the types of values, in several ways
+        reason = " ".join(str(error).split())
+        raise InputError(f"{file.path} cannot be read as GGUF: {reason}") from error
+    require_known(file, config, READ | READ_OF_GEMMA if file.architecture in LARGEST else READ)
     return config
 
 
 def _values(file: GGUFFile) -> dict[str, Any]:
     def need(key: str) -> Any:
-        return file.metadata[f"{file.architecture}.{key}"]
+        return _alike(file, key, file.metadata[f"{file.architecture}.{key}"])
 
     heads = need("attention.head_count")
-    head = file.get("attention.key_length") or file.get("rope.dimension_count") or need("embedding_length") // heads
+    head = file.get("attention.key_length") or _rows(file, "blk.0.attn_q.weight") // heads
     values = {
-        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "vocab_size": _rows(file, "token_embd.weight"),
         "max_position_embeddings": need("context_length"),
         "hidden_size": need("embedding_length"),
         "intermediate_size": need("feed_forward_length"),
         "num_hidden_layers": need("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": file.get("attention.head_count_kv", heads),
+        "num_key_value_heads": _alike(file, "attention.head_count_kv", file.get("attention.head_count_kv", heads)),
         "head_dim": head,
         "rms_norm_eps": need("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "rope_parameters": _rope(file),
-        "eos_token_id": _ends(file),
+        "rope_parameters": rope_parameters(file, head),
+        "eos_token_id": end_tokens(file),
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
         "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
     }
     if file.architecture == "llama":
         values["attention_bias"] = "blk.0.attn_output.bias" in file.tensors
     if file.architecture in LARGEST:
-        values["sliding_window"] = need("attention.sliding_window")
-        for cap in ("attn", "final"):
-            values[f"{cap}_logit_softcapping"] = file.get(f"{cap}_logit_softcapping")
-        largest = values["num_hidden_layers"] == LARGEST[file.architecture]
-        values["query_pre_attn_scalar"] = values["hidden_size"] // heads if largest else head
+        values |= _gemma(file, values, need("attention.sliding_window"))
     return values
 
 
-def _ends(file: GGUFFile) -> int | list[int] | None:
-    """The tokens that end a text: of a sequence, a turn and a message."""
-    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-    found = sorted({token for token in named if token is not None})
-    return found[0] if len(found) == 1 else found or None
+def _gemma(file: GGUFFile, values: dict[str, Any], window: int) -> dict[str, Any]:
+    """The further values of a Gemma: its caps, the scale of its attention, and the layers that have windows."""
+    layers, heads = values["num_hidden_layers"], values["num_attention_heads"]
+    found: dict[str, Any] = {"sliding_window": window}
+    for cap in ("attn", "final"):
+        found[f"{cap}_logit_softcapping"] = file.get(f"{cap}_logit_softcapping") or None
+    if scale := file.get("attention.scale"):
+        found["query_pre_attn_scalar"] = round(scale**-2)
+    else:
+        largest = layers == LARGEST[file.architecture]
+        found["query_pre_attn_scalar"] = values["hidden_size"] // heads if largest else values["head_dim"]
+    if (pattern := file.get("attention.sliding_window_pattern")) is not None:
+        if not isinstance(pattern, list):
+            pattern = [pattern == 0 or layer % pattern < pattern - 1 for layer in range(layers)]
+        found["layer_types"] = [f"{'sliding' if near else 'full'}_attention" for near in pattern[:layers]]
+    return found
 
 
-def _rope(file: GGUFFile) -> dict[str, Any]:
-    """The parameters of the rotary embedding."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 10000.0)}
-    kind = file.get("rope.scaling.type", "none")
-    if kind in ("linear", "yarn"):
-        rope |= {"rope_type": kind, "factor": float(file.get("rope.scaling.factor", 1.0))}
-        if (original := file.get("rope.scaling.original_context_length")) is not None and kind == "yarn":
-            rope["original_max_position_embeddings"] = original
-    elif kind != "none":
-        raise InputError(f"{file.path}: a rotary embedding scaled by {kind!r} is not read from GGUF")
-    if FREQUENCIES in file.tensors:
-        rope |= _llama3(file, rope["rope_theta"])
-    if file.architecture == "gemma3":  # its layers with windows have a rotary embedding of their own
-        near = {"rope_type": "default", "rope_theta": file.get("rope.freq_base_swa", 10000.0)}
-        return {"full_attention": rope, "sliding_attention": near}
-    return rope
+def _rows(file: GGUFFile, name: str) -> int:
+    if name not in file.tensors:
+        raise InputError(f"{file.path} lacks the tensor {name} of the model")
+    return file.tensors[name].shape[0]
 
 
-def _llama3(file: GGUFFile, theta: float) -> dict[str, Any]:
-    """Llama 3's scaling, of its only published constants but the factor, by the divisors that a file holds.
-
-    Raises InputError where they are others.
-    """
-    tensor = file.tensors[FREQUENCIES]
-    found = blocks.unpack(file.raw(tensor), tensor.kind, torch.float32)[0]  # [head / 2]
-    factor = float(found.max())
-    waves = 2 * math.pi * theta ** (torch.arange(len(found)) / len(found))
-    smooth = ((8192 / waves - 1.0) / 3.0).clamp(0, 1)
-    wanted = 1 / ((1 - smooth) / factor + smooth)
-    if not torch.allclose(found, wanted, rtol=1e-4):
-        raise InputError(f"{file.path} scales its rotary embedding by {FREQUENCIES} in another way than Llama 3 does")
-    ends = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    return {"rope_type": "llama3", "factor": factor, **ends}
+def _alike(file: GGUFFile, key: str, value: Any) -> Any:
+    """The value of a key that all layers have. Raises InputError where they have different ones."""
+    if not isinstance(value, list):
+        return value
+    if len({*value}) != 1:
+        raise InputError(f"{file.path} has layers of different {file.architecture}.{key}, which are not read here")
+    return value[0]
 
 
 NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
@@ -228,9 +220,24 @@ class StoredModel:
         return f"model.layers.{layer}.{self._architecture.parts.get(part, part)}.{last}"
 
     def _order(self, tensor: StoredTensor) -> slice | Tensor:
-        """The stored row of each output."""
+        """The stored row of each output.
+
+        transformers rotates a number with the one that is half a head later, in all of a head; so numbers that are not
+        rotated go to the middle and to the end.
+        """
         found = NAME.fullmatch(tensor.name)
-        heads = {"attn_q": self._config.num_attention_heads, "attn_k": self._config.num_key_value_heads}
-        if not self._architecture.rotated or found is None or found[2] not in heads:
+        counts = {
+            "attn_q": self._config.num_attention_heads,
+            "attn_k": self._config.num_key_value_heads,
+            "attn_q_norm": 1,
+            "attn_k_norm": 1,
+        }
+        head = self._config.head_dim
+        turned = rotated(self.file, head)
+        if found is None or found[2] not in counts or not (self._architecture.rotated or turned < head):
             return slice(None)
-        return torch.arange(tensor.shape[0]).view(heads[found[2]], -1, 2).transpose(1, 2).flatten()
+        numbers = torch.arange(tensor.shape[0]).view(counts[found[2]], -1)
+        pairs = numbers[:, :turned].unflatten(1, (-1, 2) if self._architecture.rotated else (2, -1))
+        pairs = pairs.transpose(1, 2) if self._architecture.rotated else pairs  # [heads, 2, turned / 2]
+        still = numbers[:, turned:].unflatten(1, (2, -1))
+        return torch.cat([pairs, still], 2).flatten()

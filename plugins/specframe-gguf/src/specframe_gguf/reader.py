@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specframe import InputError
+from specframe_gguf.foreign import require_followed
 from specframe_gguf.header import GGUFFile
 from specframe_gguf.model import ARCHITECTURES, StoredModel, make_config
 from specframe_gguf.tokenizer import TEMPLATE, read_tokenizer, require_template
@@ -29,9 +31,24 @@ class OpenedGGUF:
     def config(self) -> PreTrainedConfig | None:
         """The transformers config; None for an architecture whose weights are not read here.
 
-        Raises InputError for metadata that is not enough.
+        One warning names the keys of the metadata that are not read. Raises InputError for metadata that is not enough,
+        or not supported, and for a file in parts that is not read here.
         """
-        return None if self._architecture is None else make_config(self._file)
+        if self._architecture is not None:
+            return make_config(self._file)
+        if (count := self._file.metadata.get("split.count", 0)) > 1:
+            raise InputError(
+                f"{self._file.path} is in {count} parts, and transformers, which reads files of the architecture "
+                f"{self._file.architecture}, takes whole ones: join them by `llama-gguf-split --merge`"
+            )
+        return None
+
+    def require_followed(self, config: PreTrainedConfig) -> None:
+        """Checks a config that transformers made of the file, and puts the file's end tokens into it.
+
+        Raises InputError for metadata that it does not follow.
+        """
+        require_followed(self._file, config)
 
     def stored(self, config: PreTrainedConfig) -> StoredModel | None:
         """The tensors, for a model of this config; None where the file is of another architecture."""

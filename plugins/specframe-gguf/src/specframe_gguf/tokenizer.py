@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MODEL, TOKENS, TEMPLATE = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.chat_template"
+RULES = "tokenizer.ggml.pre"
 BYTE_LEVEL = "gpt2"
 """The model of tokenizers that merge pairs of bytes, as GPT-2's does; others merge pairs of characters."""
 CONTROL, USER_DEFINED = 3, 4
@@ -87,7 +88,7 @@ def require_template(file: GGUFFile) -> str | None:
 def _byte_level(file: GGUFFile) -> Tokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-    tokens, rules = file.metadata[TOKENS], str(file.metadata.get("tokenizer.ggml.pre", "default"))
+    tokens, rules = file.metadata[TOKENS], str(file.metadata.get(RULES, "default"))
     merges = [
         (left, right) for left, _, right in (pair.partition(" ") for pair in file.metadata["tokenizer.ggml.merges"])
     ]
@@ -114,19 +115,32 @@ def _words(rules: str, file: GGUFFile) -> pre_tokenizers.PreTokenizer:
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if rules in DIGITS:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
-    if rules not in PLAIN:
+    if RULES not in file.metadata:
+        log.warning(
+            "%s names no rules to cut texts into words (%s): GPT-2's are taken, and where the model learnt others its "
+            "answers are worse",
+            file.path,
+            RULES,
+        )
+    elif rules not in PLAIN:
         log.warning("%s cuts texts into words by the rules %r, which are not known here: GPT-2's are", file.path, rules)
     return whole
 
 
 def _by_transformers(file: GGUFFile) -> Tokenizer:
     """The tokenizer that merges characters, as transformers makes it of a GGUF file."""
+    from tokenizers import decoders, pre_tokenizers
+
     try:
         from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
     except ImportError as error:  # releases of transformers before 5.20
         raise ValueError(f"tokenizers of the kind {file.metadata[MODEL]!r} need a newer transformers") from error
     architecture, found, _ = get_gguf_tokenizer(str(file.path))
     tokenizer: Tokenizer = convert_gguf_tokenizer(architecture, found)[0]
+    spaced = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    if not spaced and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):  # transformers adds it to all
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 

@@ -25,14 +25,14 @@ HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def names_model(word: str) -> bool:
-    """True for a model in place of a recipe: zoo://NAME, a GGUF file, a model's folder, or a name on the Hub.
+    """True for a model in place of a recipe: zoo://NAME, a file of weights, a model's folder, or a name on the Hub.
 
     Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
     """
     from specframe.recipes.folders import shipped_recipes
 
     path = Path(expanduser(word))
-    if word.startswith("zoo:/") or path.suffix == ".gguf":
+    if word.startswith("zoo:/") or path.suffix in (".gguf", ".safetensors"):
         return True
     if path.is_dir():
         return any(path.glob("*.gguf")) or any((path / f"{n}config.json").exists() for n in ("", "adapter_"))

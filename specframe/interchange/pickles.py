@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from specframe.neural import checkpoint
 
 WHOLE = "pytorch_model"
 """Name of a pickled model's file, or the prefix of the names of its parts."""
+PART = re.compile(rf"{WHOLE}-(\d+)-of-(\d+)\.bin")
+"""Matches the name of a part: its number, and how many there are."""
 
 
 def pickled(folder: Path) -> list[Path]:
@@ -29,8 +32,9 @@ def convert(files: list[Path], out: Path) -> None:
     """Converts pickled files to safetensors in a folder, and copies the JSON files next to them.
 
     The files of a model become one, model.safetensors; others keep their names. Raises WeightsError for a file that
-    holds more than named tensors, or cannot be read.
+    holds more than named tensors, or cannot be read, and for an absent part.
     """
+    _require_parts(files)
     groups: dict[str, dict[str, Tensor]] = {}
     for path in files:
         name = checkpoint.WEIGHTS if path.name.startswith(WHOLE) else f"{path.stem}.safetensors"
@@ -43,6 +47,15 @@ def convert(files: list[Path], out: Path) -> None:
                 shutil.copyfile(path, out / path.name)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot write the checkpoint to {out}: {checkpoint.reason(error)}") from error
+
+
+def _require_parts(files: list[Path]) -> None:
+    named = [(path, found) for path in files if (found := PART.fullmatch(path.name))]
+    for path, found in named[:1]:
+        for number in range(1, int(found[2]) + 1):
+            part = path.with_name(f"{WHOLE}-{number:05}-of-{found[2]}.bin")
+            if part not in files:
+                raise WeightsError(f"part {number} of {int(found[2])}: {part} is absent; all parts lie in one folder")
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

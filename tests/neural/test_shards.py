@@ -1,4 +1,4 @@
-"""An index of weights leads to safetensors files in its folder, and nowhere else."""
+"""Weights in parts: read with an index or without; an index leads to safetensors files in its folder alone."""
 
 import json
 
@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from specframe.components.targets.hf import HFTarget
+from specframe.interchange.pickles import convert, pickled
 from specframe.kernel.errors import WeightsError
+from specframe.neural import checkpoint
 from specframe.neural.weights.locate import INDEX, check_shards
+from tests import parts
 from tests.small_model import make_model
 
 
@@ -66,3 +69,77 @@ def test_a_broken_index_is_named(folder, text):
     (folder / INDEX).write_text(text)
     with pytest.raises(WeightsError, match="is no index of weights"):
         check_shards(folder)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model's folder, with all weights in one file."""
+    make_model().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_target_in_parts_is_the_whole_one(index, model):
+    wanted = HFTarget(model=str(model), device="cpu").model.state_dict()
+    paths = parts.split(model, count=3, index=index)
+    for place in (model, *paths):
+        found = HFTarget(model=str(place), device="cpu").model.state_dict()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("absent", [1, 2, 3])
+def test_a_target_without_a_part_is_one_line(absent, index, model):
+    parts.split(model, count=3, index=index)[absent - 1].unlink()
+    with pytest.raises(WeightsError, match=rf"part {absent} of 3: .*model-0000{absent}-of-00003.* is absent") as caught:
+        HFTarget(model=str(model), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_drafters_checkpoint_in_parts_is_the_whole_one(index, tmp_path):
+    checkpoint.save(wanted := network(), {"format": "x"}, tmp_path)
+    shapes = checkpoint.shapes(tmp_path)
+    paths = parts.split(tmp_path, index=index)
+    assert checkpoint.has_weights(tmp_path) and checkpoint.shapes(tmp_path) == shapes
+    for place in (tmp_path, paths[0]):
+        module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+        assert checkpoint.load(module, place) == {"format": "x"}
+        assert all(torch.equal(weight, wanted.state_dict()[name]) for name, weight in module.state_dict().items())
+    checkpoint.shrink(tmp_path, tmp_path / "small")
+    assert checkpoint.shapes(tmp_path / "small") == shapes
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_drafters_checkpoint_without_a_part_is_one_line(index, tmp_path):
+    checkpoint.save(network(), {}, tmp_path)
+    parts.split(tmp_path, index=index)[0].unlink()
+    for read in (checkpoint.shapes, lambda folder: checkpoint.load(network(), folder), checkpoint.has_weights):
+        with pytest.raises(WeightsError, match=r"part 1 of 2: .*model-00001-of-00002\.safetensors is absent"):
+            read(tmp_path)
+
+
+def test_a_part_that_is_cut_short_is_one_line(tmp_path):
+    checkpoint.save(network(), {}, tmp_path)
+    part = parts.split(tmp_path)[1]
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(WeightsError, match=r"cannot read .*model-00002-of-00002\.safetensors") as caught:
+        checkpoint.load(network(), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_pickled_parts_become_one_file_and_an_absent_one_is_named(tmp_path):
+    checkpoint.save(wanted := network(), {}, tmp_path)
+    paths = parts.split(tmp_path, pickled=True)
+    (tmp_path / "out").mkdir()
+    convert(pickled(tmp_path), tmp_path / "out")
+    checkpoint.load(module := network(), tmp_path / "out")
+    assert all(torch.equal(weight, wanted.state_dict()[name]) for name, weight in module.state_dict().items())
+    paths[0].unlink()
+    with pytest.raises(WeightsError, match=r"part 1 of 2: .*pytorch_model-00001-of-00002\.bin is absent"):
+        convert(pickled(tmp_path), tmp_path / "out")

@@ -17,6 +17,7 @@ from specframe import CompositionError, WeightsError
 from specframe.testing import GrowingTree, check_refusals, random_teacher
 from specframe_eagle import convert
 from specframe_eagle.drafter import Eagle
+from tests.parts import split
 
 H, INNER, HEAD = 8, 12, 4
 ATTENTION = {"q": 2 * HEAD, "k": HEAD, "v": HEAD}
@@ -248,3 +249,14 @@ def test_it_names_what_it_needs() -> None:
     check_refusals(Eagle, texts.bound)
     with pytest.raises(CompositionError, match="committed"):
         texts.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), texts.VOCAB).frontier([0]))
+
+
+def test_a_checkpoint_in_parts_is_the_whole_one(tmp_path: Path) -> None:
+    publish(tmp_path, bias=True)
+    wanted = bound(tmp_path).module.state_dict()
+    first, _ = split(tmp_path)
+    for name, weight in bound(tmp_path).module.state_dict().items():
+        assert torch.equal(weight, wanted[name]), name
+    first.unlink()
+    with pytest.raises(WeightsError, match=r"part 1 of 2: .* is absent"):
+        bound(tmp_path)

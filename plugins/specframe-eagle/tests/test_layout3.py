@@ -19,6 +19,7 @@ from specframe.testing import GivenSession, GrowingTree, random_teacher, tiny_ta
 from specframe_eagle.convert import convert
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
+from tests.parts import split
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -224,4 +225,18 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(WeightsError, match="cannot read"):
+        bound(tmp_path)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_checkpoint_in_parts_is_the_whole_one(index: bool, tmp_path: Path) -> None:
+    publish(tmp_path, OFFICIAL)
+    wanted = bound(tmp_path)
+    first, _ = split(tmp_path, index=index)
+    found = bound(tmp_path)
+    assert found.layout.taps == wanted.layout.taps and torch.equal(found.support, wanted.support)
+    for name, weight in wanted.module.state_dict().items():
+        assert torch.equal(found.module.state_dict()[name], weight), name
+    first.unlink()
+    with pytest.raises(WeightsError, match=r"part 1 of 2: .*model-00001-of-00002\.safetensors is absent"):
         bound(tmp_path)

@@ -25,8 +25,7 @@ from specframe.components.targets.source import (
     take_texts,
 )
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError, first_line
-from specframe.neural.weights.checkpoint import WEIGHTS
-from specframe.neural.weights.locate import GGUF, check_shards, find_place
+from specframe.neural.weights.locate import GGUF, WEIGHTS, FileTensors, check_shards, find_place, is_unlisted
 from specframe.neural.weights.rounded import read_rounded
 
 if TYPE_CHECKING:
@@ -83,6 +82,8 @@ def load(
         check_shards(place, getattr(config, "transformers_weights", None), revision)
     try:
         given = read_rounded(place / WEIGHTS) if isinstance(place, Path) else None
+        if isinstance(place, Path) and is_unlisted(place):
+            given = dict(FileTensors(place))
         if stored is not None:
             given = dict(stored.weights(getattr(torch, wanted)))
         where = {**source.options, **source.unpacking} if given is None else {"state_dict": given}

@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError, first_line
 from specframe.native.blocks import Bits
-from specframe.neural.weights.locate import find_place
+from specframe.neural.weights.locate import WEIGHTS as WEIGHTS
+from specframe.neural.weights.locate import FileTensors as FileTensors
+from specframe.neural.weights.locate import find_place, weight_files
 from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
 
 Fit = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]
 """A function from the stored tensors and the module's own to those that are loaded."""
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
 PART = ".part"
 """Suffix of the names of incomplete files."""
 PICKLED = (".bin", ".pt", ".pth")
@@ -71,7 +72,7 @@ def shrink(folder: str | Path, out: str | Path, bits: Bits = 8) -> None:
     """
     where, out = locate(folder), Path(out)
     try:
-        tensors = round_matrices(restore_matrices(load_file(where / WEIGHTS)), bits)
+        tensors = round_matrices(restore_matrices(FileTensors(where)), bits)
         out.mkdir(parents=True, exist_ok=True)
         for path in where.glob("*.json"):
             shutil.copyfile(path, out / path.name)
@@ -91,11 +92,7 @@ def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS, fit: Fit
     where = locate(folder)
     config = read_config(where)
     _refuse_pickles(where, file)
-    try:
-        stored = load_file(where / file)
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {where / file}: {reason(error)}") from error
-    stored, wanted = restore_matrices(stored), module.state_dict()
+    stored, wanted = restore_matrices(FileTensors(where, file)), module.state_dict()
     if fit is not None:
         stored = fit(stored, wanted)
     if problems := _problems(wanted, stored):
@@ -121,15 +118,18 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
     """The shapes of the stored tensors, by name; none of them is read."""
-    path = locate(folder) / file
-    _refuse_pickles(path.parent, file)
-    try:
-        with safe_open(path, framework="pt") as stored:
-            names = stored.keys()
-            found = {name: stored.get_slice(name).get_shape() for name in names}
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {path}: {reason(error)}") from error
-    return restore_shapes(found)
+    where = locate(folder)
+    _refuse_pickles(where, file)
+    stored = FileTensors(where, file)
+    return restore_shapes({name: stored.shape(name) for name in stored})
+
+
+def has_weights(folder: Path, *, file: str = WEIGHTS, wanted: Callable[[str], bool] | None = None) -> bool:
+    """Returns whether a folder holds the weights, in one file or in parts, those wanted by name or all.
+
+    Raises WeightsError for an absent part.
+    """
+    return bool(weight_files(folder, file, wanted))
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def _refuse_pickles(folder: Path, file: str) -> None:
     """Raises WeightsError for a folder that has pickled weights in the place of a file."""
-    if not (folder / file).exists() and pickled(folder):
+    if not weight_files(folder, file) and pickled(folder):
         raise WeightsError(
             f"{folder} holds no {file} but pickled weights, which are not read; convert them once: "
             "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"

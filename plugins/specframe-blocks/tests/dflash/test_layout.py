@@ -18,6 +18,7 @@ from specframe.neural import checkpoint
 from specframe.testing import check_plugin, tiny_target
 from specframe_blocks.dflash.dflash import DFlash
 from specframe_blocks.dflash.dspark import DSpark
+from tests.parts import split
 
 SHORT = {"block_size": 4, "layers": 2}
 
@@ -222,3 +223,14 @@ def test_other_taps_than_the_recipe_s_are_refused(tmp_path: Path) -> None:
 
 def test_the_package_keeps_its_contracts() -> None:
     check_plugin("specframe-blocks")
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_checkpoint_in_parts_is_the_whole_one(index: bool, tmp_path: Path) -> None:
+    drafter = texts.dspark(head=Trimmed(keep=6))
+    first, _ = split(stored(tmp_path, drafter), index=index)
+    loaded = again(tmp_path, DSpark, head=Trimmed(keep=6))
+    torch.testing.assert_close(texts.proposed(loaded), texts.proposed(drafter), rtol=0, atol=0)
+    first.unlink()
+    with pytest.raises(WeightsError, match=r"part 1 of 2: .* is absent"):
+        again(tmp_path, DSpark, head=Trimmed(keep=6))

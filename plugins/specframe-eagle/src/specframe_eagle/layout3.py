@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
@@ -227,7 +226,7 @@ def _switches(stored: Mapping[str, Any], folder: Path) -> Switches:
 
 def _tensors(folder: Path) -> dict[str, list[int]]:
     """The shapes of the stored tensors. Raises WeightsError where there is no safetensors file."""
-    if not (folder / checkpoint.WEIGHTS).exists():
+    if not checkpoint.has_weights(folder):
         raise WeightsError(
             f"{folder} holds no {checkpoint.WEIGHTS}; if it holds {PICKLED}, convert it once: "
             "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
@@ -237,9 +236,8 @@ def _tensors(folder: Path) -> dict[str, list[int]]:
 
 def _dtype(folder: Path) -> torch.dtype:
     """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
-    with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
-        names = file.keys()
-    return _stored(folder, "fc.weight").dtype if "fc.weight" in names else torch.bfloat16
+    stored = checkpoint.FileTensors(folder)
+    return stored["fc.weight"].dtype if "fc.weight" in stored else torch.bfloat16
 
 
 def _support(
@@ -263,23 +261,13 @@ def _support(
         if rows is not None and rows > theirs:
             raise WeightsError(f"the drafter in {folder} drafts {rows} tokens, and the target has {theirs} of them")
         return None if rows in (None, theirs) else torch.arange(rows)
-    offsets = _stored(folder, D2T).long()
+    offsets = checkpoint.FileTensors(folder)[D2T].long()
     support = offsets + torch.arange(len(offsets))
     if len(support) != rows or support.min() < 0 or support.max() >= min(sizes) or len(support.unique()) < rows:
         raise WeightsError(f"{D2T} of {folder} does not give {rows} different tokens of a vocabulary of {vocab}")
     if T2D in own:
         inside = torch.zeros(vocab, dtype=torch.bool)
         inside[support] = True
-        if own[T2D] != [vocab] or not torch.equal(_stored(folder, T2D).bool(), inside):
+        if own[T2D] != [vocab] or not torch.equal(checkpoint.FileTensors(folder)[T2D].bool(), inside):
             raise WeightsError(f"{D2T} and {T2D} of {folder} name different tokens")
     return None if torch.equal(support, torch.arange(theirs)) else support
-
-
-def _stored(folder: Path, name: str) -> Tensor:
-    """A stored tensor. Raises WeightsError for a file that cannot be read."""
-    try:
-        with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
-            found: Tensor = file.get_tensor(name)
-            return found
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {folder / checkpoint.WEIGHTS}: {checkpoint.reason(error)}") from error

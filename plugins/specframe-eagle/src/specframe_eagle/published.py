@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
@@ -70,8 +69,7 @@ class EagleLayout:
             "vocab_size": target.config.vocab_size,
         }
         config = checkpoint.check(weights, wanted)
-        path = folder / checkpoint.WEIGHTS
-        if not path.exists():
+        if not checkpoint.has_weights(folder):
             raise WeightsError(
                 f"{folder} holds no {checkpoint.WEIGHTS}. If the drafter is published as {PICKLED}, convert it once: "
                 "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
@@ -80,11 +78,8 @@ class EagleLayout:
         sampling, gated = SAMPLER in names, GATE in names
         fc = SAMPLER if sampling else GATE if gated else "fc.weight"
         rows = names.get(DOWN.format(layers - 1), [0])[0]
-        try:
-            with safe_open(path, framework="pt") as file:
-                dtype = file.get_tensor(fc).dtype if fc in set(file.keys()) else torch.bfloat16
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
+        tensors = checkpoint.FileTensors(folder)
+        dtype = tensors[fc].dtype if fc in tensors else torch.bfloat16
         # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.
         bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
         variant = EagleVariant(bias, sampling, rows == 2 * target.config.hidden_size, gated, layers)

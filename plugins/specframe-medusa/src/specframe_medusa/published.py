@@ -43,7 +43,7 @@ def find(weights: str, published: str) -> Stored:
     Raises WeightsError where there is neither; for a .pt file it explains how to convert it, since it is never loaded.
     """
     folder = checkpoint.locate(weights)
-    file = next((name for name in (OWN, published) if (folder / name).is_file()), None)
+    file = next((name for name in (OWN, published) if checkpoint.has_weights(folder, file=name)), None)
     if file is None:
         pickled = published.replace(".safetensors", ".pt")
         raise WeightsError(

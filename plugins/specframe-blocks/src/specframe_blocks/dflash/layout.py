@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
@@ -121,7 +120,7 @@ class BlockLayout:
         windows = layer_windows(inner, shape.num_hidden_layers, problems)
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
-        own = checkpoint.shapes(folder) if (folder / checkpoint.WEIGHTS).exists() else {}
+        own = checkpoint.shapes(folder) if checkpoint.has_weights(folder) else {}
         if not own:
             raise WeightsError(
                 f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
@@ -267,29 +266,18 @@ def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, A
                 "which ones they are: it cannot be used without"
             )
         return OwnHead(rows)
-    offsets = _tensor(folder, "d2t").long()
+    offsets = checkpoint.FileTensors(folder)["d2t"].long()
     tokens = offsets + torch.arange(len(offsets))
     if len(tokens) != rows or tokens.min() < 0 or tokens.max() >= vocab or len(tokens.unique()) < rows:
         raise WeightsError(f"d2t of {folder} does not give {rows} different tokens of a vocabulary of {vocab}")
     if "t2d" in own:
         inside = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
-        if own["t2d"] != [vocab] or not torch.equal(_tensor(folder, "t2d").bool(), inside):
+        if own["t2d"] != [vocab] or not torch.equal(checkpoint.FileTensors(folder)["t2d"].bool(), inside):
             raise WeightsError(f"d2t and t2d of {folder} name different tokens")
     return OwnHead(rows, tokens, "t2d" in own)
 
 
-def _tensor(folder: Path, name: str) -> torch.Tensor:
-    """A stored tensor. Raises WeightsError for a file that cannot be read."""
-    try:
-        with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
-            found: torch.Tensor = file.get_tensor(name)
-            return found
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {folder / checkpoint.WEIGHTS}: {checkpoint.reason(error)}") from error
-
-
 def _dtype(folder: Path) -> torch.dtype:
     """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
-    with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
-        names = file.keys()
-    return _tensor(folder, "fc.weight").dtype if "fc.weight" in names else torch.bfloat16
+    stored = checkpoint.FileTensors(folder)
+    return stored["fc.weight"].dtype if "fc.weight" in stored else torch.bfloat16

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from specframe import WeightsError
 from specframe.neural import checkpoint
 
-INDEX = "model.safetensors.index.json"
 PARTS = {
     "input_proj": ("mtp.fc", "eh_proj"),
     "token_layernorm": ("mtp.pre_fc_norm_embedding", "enorm"),
@@ -56,11 +53,6 @@ def fill(network: nn.Module, folder: Path, layers: int) -> None:
 
 def dtype_of(folder: Path, layers: int) -> torch.dtype:
     """Returns the stored dtype of the head's first map. Raises WeightsError where no file can be read."""
-    if not any((folder / name).exists() for name in (checkpoint.WEIGHTS, INDEX)):
-        raise WeightsError(
-            f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
-            "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
-        )
     found = (part.dtype for name, part in _read(folder, layers, own=True) if name == "input_proj.weight")
     return next(found, torch.bfloat16)
 
@@ -82,16 +74,15 @@ def ours(name: str, layers: int) -> str | None:
 
 def _read(folder: Path, layers: int, *, own: bool = False) -> Iterator[tuple[str, Tensor]]:
     """The head's tensors, by our names; `own`: those of a folder that specframe wrote as well."""
-    try:
-        files = [checkpoint.WEIGHTS]
-        if (folder / INDEX).exists():
-            places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-            files = sorted({file for name, file in places.items() if ours(name, layers)})
-        for file in files:
-            with safe_open(folder / file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - no mapping
-                    found = ours(name, layers) or (name if own and name == "input_proj.weight" else None)
-                    if found:
-                        yield found, tensors.get_tensor(name)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise WeightsError(f"cannot read the head in {folder}: {checkpoint.reason(error)}") from error
+
+    def is_part(name: str) -> bool:
+        return ours(name, layers) is not None or (own and name == "input_proj.weight")
+
+    if not checkpoint.has_weights(folder, wanted=is_part):
+        raise WeightsError(
+            f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
+            "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
+        )
+    stored = checkpoint.FileTensors(folder, wanted=is_part)
+    for name in filter(is_part, stored):
+        yield ours(name, layers) or name, stored[name]

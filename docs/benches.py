@@ -19,6 +19,8 @@ TITLES = {
     "smollm2-avx512": "SmolLM2-135M-Instruct, with AVX-512 and without AMX",
 }
 """Labels of the benched models, by folder; with the kind of processor where one target has several benches."""
+SUITES = {"": "small", "smollm2": "smollm2-short", "smollm2-avx512": "smollm2"}
+"""The suite of each bench, by folder."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Bench:
     def title(self) -> str:
         """Label of the model that the bench decoded."""
         return TITLES[self.name]
+
+    @property
+    def command(self) -> str:
+        """The command that makes the results anew."""
+        folder = f"docs/benchmark/{self.name}".rstrip("/")
+        return f"specframe bench suites/{SUITES[self.name]} --out {folder}"
 
     @property
     def made(self) -> str:

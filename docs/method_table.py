@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
 from specframe_report.format import format_figure, is_suspect
 
-BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
+BENCH = "specframe bench suites/small --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"
 """The widest table needs the place of the table of contents."""
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and the results in docs/benchmark. -->\n"
@@ -61,8 +60,7 @@ def _render_opening(benches: Sequence[Bench]) -> Iterator[str]:
     for bench in benches:
         page = f"../benchmark/{bench.name}/report.md".replace("//", "/")
         yield f"* [{bench.title}]({page}): {bench.machine}, {bench.made[:10]}"
-    commands = [bench.results["provenance"]["command"] for bench in benches]
-    yield "\n" + _render_commands("\n".join(shlex.join([Path(c[0]).name, *c[1:]]) for c in commands))
+    yield "\n" + _render_commands("\n".join(bench.command for bench in benches))
     yield "The reports have every figure, the settings and the versions.\n"
 
 

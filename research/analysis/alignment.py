@@ -37,7 +37,7 @@ from sample import choose, command, interval, keep
 
 import specframe
 from specframe import Pipeline
-from specframe.bench.contest.datasets import FOLDER, read_sets, spread
+from specframe.bench.contest.datasets import FOLDER, read_questions, spread
 from specframe.components.drafters.model import ModelDrafter
 from specframe.files.provenance import write_json
 from specframe.plugin import Teacher
@@ -127,7 +127,8 @@ class Judged:
     def __init__(self, pipeline: Pipeline, prompts: str | Path, options: argparse.Namespace) -> None:
         self.target: Any = pipeline.parts.target
         asked = [
-            pipeline.encode(question.turns[0]) for question in spread(read_sets([str(prompts)]), 0)[: options.limit]
+            pipeline.encode(question.turns[0])
+            for question in spread(read_questions([str(prompts)]), 0)[: options.limit]
         ]
         self.teachers: dict[float, list[Teacher]] = {}
         for temperature in (1.0, 0.0):

@@ -18,7 +18,7 @@ from typing import Any
 
 import specframe
 from specframe import Pipeline
-from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
+from specframe.bench.contest.datasets import SHIPPED, read_questions, spread
 
 
 @dataclass
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shared = [f"sampling.max_new_tokens={options.tokens}", "sampling.temperature=0", "run.costs=null"]
         pipeline = specframe.load(recipe, overrides=shared)
         tasks: dict[str, list[list[int]]] = defaultdict(list)
-        for question in spread(read_sets(options.data or [SHIPPED]), 0)[: options.limit]:
+        for question in spread(read_questions(options.data or [SHIPPED]), 0)[: options.limit]:
             tasks[question.task].append(pipeline.encode(question.turns[0]))
         for task, prompts in tasks.items():
             tau, *levels = measure(specframe.load(recipe, overrides=shared), prompts)

@@ -28,7 +28,7 @@ from sums import sums
 
 import specframe
 from specframe import Pipeline
-from specframe.bench.contest.datasets import Question, read_sets
+from specframe.bench.contest.datasets import Question, read_questions
 from specframe.certify.guarantees import Departure
 from specframe.plugin import find_check
 from specframe_report.plots import COLOURS, MARKERS, STYLE, WIDTH
@@ -73,7 +73,7 @@ def decode(pipeline: Pipeline, questions: Sequence[Question], run_code: bool) ->
 
 def measure(asked: argparse.Namespace) -> None:
     """Decodes what the file does not hold yet, part by part, each contestant in turn."""
-    questions = read_sets([asked.set], asked.check)[: asked.limit]
+    questions = read_questions([asked.set], asked.check)[: asked.limit]
     done = {(line["contestant"], line["first"]) for line in read(asked.out)}
     first = specframe.load(asked.recipe, overrides=[*asked.override, f"verifier={MATCH}"])
     parts = first.parts

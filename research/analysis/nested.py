@@ -20,7 +20,7 @@ from torch import nn
 
 import specframe
 from specframe import Pipeline
-from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
+from specframe.bench.contest.datasets import SHIPPED, read_questions, spread
 from specframe_report.intervals import Array, Estimate, Measure, estimate, estimate_change
 from specframe_report.measures import pooled
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shared = [f"drafter.drafter.weights={options.weights}", f"sampling.max_new_tokens={options.tokens}"]
     whole = specframe.load(options.recipe, overrides=[*shared, "sampling.temperature=0"])
     drafter: Any = whole.parts.drafter
-    questions = spread(read_sets(options.data or [SHIPPED]), 0)[: options.limit]
+    questions = spread(read_questions(options.data or [SHIPPED]), 0)[: options.limit]
     prompts = [whole.encode(question.turns[0]) for question in questions]
     first: Counted | None = None
     print("| | tau | to all layers | layers run per token |\n|---|---|---|---|")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specframe import Pipeline, load
-from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
+from specframe.bench.contest.datasets import SHIPPED, read_questions, spread
 from specframe.files.provenance import write_json
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
@@ -24,7 +24,7 @@ def open_recipe(name: str, overrides: Sequence[str] = ()) -> Pipeline:
 
 def prompts(pipeline: Pipeline, limit: int) -> list[list[int]]:
     """The first turns of the bench's own prompts, spread over their tasks."""
-    return [pipeline.encode(question.turns[0]) for question in spread(read_sets([SHIPPED]), 0)[:limit]]
+    return [pipeline.encode(question.turns[0]) for question in spread(read_questions([SHIPPED]), 0)[:limit]]
 
 
 def interval(rows: Sequence[Row], figure: Callable[[Sequence[Row]], float], times: int = 500) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from specframe.bench.contest.generation import Generate
-from specframe.bench.contest.schedule import take_turns
+from specframe.bench.contest.settings import take_turns
 from specframe.bench.contest.timing import Timed, settled_objects, time_decoding
 from specframe.decoding.baseline import TextDivergence, find_divergences
 from specframe.decoding.clock import Clock

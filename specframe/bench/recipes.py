@@ -142,11 +142,11 @@ def run_bench(
     planned = plan_contestants(selection, discover())
     for name, why in planned.misfits.items():
         _report(f"{name} takes no part: {why}")
-    questions = read_sets(sets, settings.check)
+    chosen = read_sets(sets, settings.check)
     with writing(out):
         planned.load(settings.batch)
         contest = Contest(planned, settings)
-        contest.choose(questions)
+        contest.choose(chosen)
         if contest.skipped:
             _report(f"{counted(contest.skipped, 'prompt')} too long for the context: left out")
         results = _run(contest, cluster, sets, out, fresh=fresh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from specframe.bench.contest.contest import Contest
@@ -13,6 +14,7 @@ from specframe.bench.journal import Journal
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.provenance import describe_run
 from specframe.recipes.build import Plan
+from specframe.recipes.folders import recipes_folder
 
 SCHEMA = 1
 
@@ -110,11 +112,17 @@ def _contestant(entrant: Entrant) -> dict[str, Any]:
     return {
         "name": entrant.name,
         "kind": entrant.kind,
-        "recipe": str(entrant.plan.recipe.path) if is_recipe else None,
+        "recipe": _recipe_name(entrant.plan.recipe.path) if is_recipe else None,
         "resolved": entrant.plan.recipe.data if is_recipe else None,
         "lossless": entrant.contestant.lossless,
         "target": entrant.label,
     }
+
+
+def _recipe_name(path: Path) -> str:
+    """The file of a recipe; `recipes/..` for one that comes with specframe, wherever that is."""
+    home = recipes_folder()
+    return str(path) if home is None or not path.is_relative_to(home) else f"recipes/{path.relative_to(home)}"
 
 
 def _provenance(contest: Contest) -> dict[str, Any]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from specframe.cli.arguments import PATH, allow_env_option, json_option, no_local_code_option, split_overrides
 from specframe.cli.candidates import complete_recipe
 from specframe.cli.target import recipes_of, report_next
 from specframe.files.text import printable
+
+COMMANDLINE = ParameterSource.COMMANDLINE
 
 if TYPE_CHECKING:
     from specframe.bench.recipes import BenchReport
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     nargs=-1,
     metavar="CONTESTANT...",
     help="a recipe, by file or name; a model; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup, hf:assisted; "
-    "a plugin's contestant; or KEY=VALUE, which replaces a value in every recipe",
+    "a plugin's; KEY=VALUE, which replaces a value in every recipe; or a suite, a file of contestants and "
+    "options; those given here replace its own",
     shell_complete=complete_recipe,
 )
 @click.option(
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
     "--data",
     multiple=True,
     metavar="SET",
-    help="a prompt set by name, a file, or hub:owner/name:split:column; may be repeated (default: specframe)",
+    help="a prompt set by name, a file, or hub:owner/name:split:column; SET=N: N of its prompts; SET/TASK: a task of a "
+    "published set; may be repeated (default: specframe)",
 )
 @click.option("--limit", type=int, metavar="N", help="only N prompts of all sets together, spread over their tasks")
 @click.option("--turns", default=1, metavar="N", help="decode up to N turns of a conversation")
@@ -77,7 +82,7 @@ if TYPE_CHECKING:
 @click.option(
     "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: a folder, a Hub name or zoo://NAME"
 )
-@click.option("--out", type=PATH, default="runs/bench", metavar="DIR", help="where results and report go")
+@click.option("--out", type=PATH, metavar="DIR", help="where results and report go (default: runs/bench, runs/SUITE)")
 @click.option("--fresh", is_flag=True, help="drop the unfinished bench in DIR instead of resuming it")
 @click.option(
     "--compare",
@@ -106,7 +111,7 @@ def bench(
     batch: int,
     seed: int,
     assistant: str | None,
-    out: Path,
+    out: Path | None,
     fresh: bool,
     compare: tuple[Path, Path] | None,
     as_json: bool,
@@ -119,40 +124,65 @@ def bench(
     """
     if compare:
         return _compare(*compare)
-    from specframe.bench.contest.contestants import Selection
-    from specframe.bench.contest.datasets import SHIPPED
     from specframe.bench.contest.ray import Ray
-    from specframe.bench.contest.settings import ContestSettings
     from specframe.bench.recipes import run_bench, with_opponents
+    from specframe.bench.suite import Bench, find_suite, read_suite, require_sound
     from specframe.kernel.errors import InputError
 
-    settings = ContestSettings(
-        batch=batch,
-        repeats=repeats,
-        seed=seed,
-        turns=turns,
-        limit=limit,
-        pause=pause,
-        check=check,
-        run_code=run_code,
-        bound=bound,
+    words, overrides = split_overrides(contestants)
+    given = _given(
+        {
+            "vary": vary,
+            "data": data,
+            "limit": limit,
+            "turns": turns,
+            "repeats": repeats,
+            "pause": pause,
+            "max_new_tokens": max_new_tokens,
+            "check": check,
+            "run_code": run_code,
+            "bound": bound,
+            "batch": batch,
+            "seed": seed,
+            "assistant": assistant,
+        }
     )
-    words, overrides = recipes_of(*split_overrides(contestants))
-    if max_new_tokens is not None:
-        overrides.append(f"sampling.max_new_tokens={max_new_tokens}")
-    selection = Selection(with_opponents(words), tuple(overrides), assistant, not no_local_code, tuple(vary), allow_env)
+    suites = [path for word in words if (path := find_suite(word)) is not None]
+    if suites:
+        if len(words) > 1:
+            raise InputError(f"{suites[0]} is a suite, which names its contestants; give it alone")
+        benches = read_suite(suites[0], given, overrides)
+    else:
+        words, overrides = recipes_of(words, overrides)
+        benches = {"": Bench(with_opponents(words), overrides=tuple(overrides), **given)}
     if address is not None and engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
-    if pause and engine == "ray":
+    if engine == "ray" and any(each.pause for each in benches.values()):
         raise InputError("--pause is between the repeats of one process; leave it out with --engine ray")
-    cluster = Ray(selection, settings, address) if engine == "ray" else None
-    report = run_bench(selection, settings, list(data) or [SHIPPED], out, fresh=fresh, cluster=cluster)
-    _print(report, as_json=as_json)
-    for name, error in report.errors.items():
-        print(printable(f"{name} failed: {error}"), file=sys.stderr)
-    if not report.errors:
+    selections = {
+        name: each.selection(local_code=not no_local_code, environment=allow_env) for name, each in benches.items()
+    }
+    if suites:
+        require_sound(benches, selections)
+    folder = out or Path("runs") / (suites[0].stem if suites else "bench")
+    failed = False
+    for name, each in benches.items():
+        settings = each.settings()
+        cluster = Ray(selections[name], settings, address) if engine == "ray" else None
+        report = run_bench(selections[name], settings, each.data, folder / name, fresh=fresh, cluster=cluster)
+        _print(report, as_json=as_json)
+        for contestant, error in report.errors.items():
+            print(printable(f"{contestant} failed: {error}"), file=sys.stderr)
+        failed |= bool(report.errors)
+    if not failed and not suites:
         report_next("bench", split_overrides(contestants)[0])
-    return 1 if report.errors else 0
+    return 1 if failed else 0
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the command line names: the others are a suite's, or have their defaults."""
+    context = click.get_current_context()
+    return {name: value for name, value in options.items() if context.get_parameter_source(name) is COMMANDLINE}
 
 
 def _print(report: BenchReport, *, as_json: bool) -> None:

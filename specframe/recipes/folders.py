@@ -13,6 +13,8 @@ from specframe.kernel.errors import RecipeError
 SUFFIX = ".yaml"
 PARTS = "base"
 """The folder of files that several recipes share and that are no recipes themselves."""
+SUITES = "suites"
+"""The folder of benches, which are no recipes."""
 PAPERS = "papers"
 """Folder of the recipes to the letter of their papers, which a name means where no other recipe has it."""
 CACHE = "SPECFRAME_CACHE"
@@ -31,7 +33,7 @@ def shipped_recipes() -> Iterator[tuple[str, Path]]:
     folder = recipes_folder()
     files = [path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}")] if folder is not None else []
     for file in sorted(files, key=lambda file: (len(file.parts), file)):
-        if folder is not None and file.parts[0] != PARTS:
+        if folder is not None and file.parts[0] not in (PARTS, SUITES):
             yield file.with_suffix("").as_posix(), folder / file
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specframe import load
-from specframe.bench.contest.datasets import read_sets
+from specframe.bench.contest.datasets import read_questions
 from specframe.cli.main import main
 from specframe_report.quality import mean_interval, paired_interval
 
@@ -85,7 +85,7 @@ def test_published_sets_have_checks_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECFRAME_DATA", str(tmp_path))
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "2 + 2?", "answer": "#### 4"}\n{"question": "3?"}\n')
-    assert [(question.check, question.reference) for question in read_sets(["gsm8k"])] == [
+    assert [(question.check, question.reference) for question in read_questions(["gsm8k"])] == [
         ("number", "#### 4"),
         (None, ""),
     ]

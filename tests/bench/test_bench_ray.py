@@ -17,10 +17,9 @@ from types import SimpleNamespace
 import pytest
 
 from specframe.bench.contest.contestants import Selection
-from specframe.bench.contest.datasets import read_sets
+from specframe.bench.contest.datasets import read_questions
 from specframe.bench.contest.ray import TRIES, Ray, Worker, read_versions
-from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.settings import ContestSettings
+from specframe.bench.contest.settings import ContestSettings, Round
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
 from tests.bench.test_bench_contest import hold
@@ -158,7 +157,7 @@ def test_a_worker_runs_rounds_as_this_process_does(here, worker, monkeypatch):
     [({"versions": {"torch": "1.0"}}, "make them equal"), ({"folder": Path("/no/where")}, "share it")],
 )
 def test_a_worker_with_other_versions_or_folders_is_an_error(here, worker, changes, words):
-    this = Round(0, 0, tuple(read_sets(["talks.jsonl"])[:1]), 1)
+    this = Round(0, 0, tuple(read_questions(["talks.jsonl"])[:1]), 1)
     with pytest.raises(SpecframeError, match=words):
         worker(**changes).run(this, {})
 

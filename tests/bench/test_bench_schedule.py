@@ -5,7 +5,7 @@ import pytest
 
 from specframe.bench.contest.datasets import Question
 from specframe.bench.contest.outcome import describe, require_sound, token_quantiles
-from specframe.bench.contest.schedule import plan_rounds, take_turns
+from specframe.bench.contest.settings import plan_rounds, take_turns
 from specframe.bench.contest.timing import Timed
 from specframe.bench.journal import Journal
 from specframe.files.folders import make_folder

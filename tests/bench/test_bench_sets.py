@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from specframe.bench.contest.datasets import FOLDER, MISSPELT, Question, edits, read_sets, spread
+from specframe.bench.contest.datasets import FOLDER, MISSPELT, Question, edits, read_questions, read_sets, spread
 from specframe.components.drafters.automaton import SuffixAutomaton
 from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError
@@ -49,7 +49,7 @@ def test_published_sets_are_found_by_name(data):
     folder.mkdir()
     with gzip.open(folder / "HumanEval.jsonl.gz", "wt") as file:
         file.write(json.dumps({"task_id": "HumanEval/0", "prompt": "def f():"}) + "\n")
-    assert read_sets(["spec_bench", "gsm8k", "humaneval"]) == [
+    assert read_questions(["spec_bench", "gsm8k", "humaneval"]) == [
         Question("spec_bench/0", "spec_bench", "writing", ("a", "b")),
         Question("gsm8k/0", "gsm8k", "math", ("two and two?",)),
         Question("gsm8k/1", "gsm8k", "math", ("three?",)),
@@ -59,21 +59,21 @@ def test_published_sets_are_found_by_name(data):
 
 def test_a_long_set_is_found_by_its_length(data):
     write(data / "long" / "long-4000.jsonl", {"task": "stories", "prompt": "a long text", "tokens": 4000})
-    assert read_sets(["long-4000"]) == [Question("long-4000/0", "long-4000", "stories", ("a long text",))]
+    assert read_questions(["long-4000"]) == [Question("long-4000/0", "long-4000", "stories", ("a long text",))]
     with pytest.raises(InputError, match=r"expected long/long-7500\.jsonl there"):
-        read_sets(["long-7500"])
+        read_questions(["long-7500"])
 
 
 def test_the_shipped_set_needs_no_folder(monkeypatch):
     monkeypatch.delenv(FOLDER, raising=False)
-    questions = read_sets(["specframe"])
+    questions = read_questions(["specframe"])
     assert len({question.id for question in questions}) == len(questions) > 5
     assert len({question.task for question in questions}) > 2
 
 
 def test_files_of_one_name_get_different_names(tmp_path):
     paths = [str(write(tmp_path / name / "question.jsonl", {"prompt": name})) for name in ("a", "b")]
-    assert [question.set for question in read_sets(paths)] == ["question", paths[1]]
+    assert [question.set for question in read_questions(paths)] == ["question", paths[1]]
 
 
 @pytest.mark.parametrize(
@@ -87,26 +87,26 @@ def test_files_of_one_name_get_different_names(tmp_path):
 )
 def test_sets_that_are_not_there(data, name, words):
     with pytest.raises(InputError, match=words):
-        read_sets([name])
+        read_questions([name])
 
 
 def test_published_sets_need_the_folder(monkeypatch):
     monkeypatch.delenv(FOLDER, raising=False)
     with pytest.raises(InputError, match="set SPECFRAME_DATA"):
-        read_sets(["gsm8k"])
+        read_questions(["gsm8k"])
 
 
 def test_broken_empty_and_repeated_sets(tmp_path):
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "a"}\n{"prompt": \n')
     with pytest.raises(InputError, match=r"broken\.jsonl:2: not valid JSON"):
-        read_sets([str(broken)])
+        read_questions([str(broken)])
     empty = write(tmp_path / "empty.jsonl")
     with pytest.raises(InputError, match="there is no prompt in it"):
-        read_sets([str(empty)])
+        read_questions([str(empty)])
     fine = str(write(tmp_path / "fine.jsonl", {"prompt": "a"}))
     with pytest.raises(InputError, match="given twice"):
-        read_sets([fine, fine])
+        read_questions([fine, fine])
 
 
 class Rows(dict):
@@ -120,17 +120,17 @@ def test_sets_from_the_hub(monkeypatch):
     fake = types.ModuleType("datasets")
     fake.load_dataset = lambda name, split: asked.append((name, split)) or Rows(text=["one", " ", "two"], id=[0, 1, 2])
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    questions = read_sets(["hub:owner/name:test:text"])
+    questions = read_questions(["hub:owner/name:test:text"])
     assert asked == [("owner/name", "test")]
     assert [question.turns for question in questions] == [("one",), ("two",)]
     with pytest.raises(InputError, match=r"no column 'txt'; did you mean 'text'"):
-        read_sets(["hub:owner/name:test:txt"])
+        read_questions(["hub:owner/name:test:txt"])
 
 
 def test_the_hub_needs_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match=r'pip install "specframe\[data\]"'):
-        read_sets(["hub:owner/name:test:text"])
+        read_questions(["hub:owner/name:test:text"])
 
 
 def some(count, **tasks):
@@ -154,7 +154,7 @@ def test_the_seed_decides_the_sample():
 def test_edits_are_functions_whose_answer_is_the_prompt_lightly_changed():
     made = list(edits())
     assert len(made) >= 20 and len({edit.module for edit in made}) == len(made)
-    assert [question.turns for question in read_sets(["edits"])] == [(edit.prompt,) for edit in made]
+    assert [question.turns for question in read_questions(["edits"])] == [(edit.prompt,) for edit in made]
     for edit in made:
         compile(edit.answer, edit.module, "exec")
         before, after = edit.prompt.split(), edit.answer.split()
@@ -180,3 +180,25 @@ def test_a_copy_of_the_prompt_is_most_of_an_edits_answer():
             text.extend(committed)
             place, cycles = place + len(committed), cycles + 1
         assert (len(tokens) - 1) / cycles > 5, edit.module
+
+
+def test_a_set_is_asked_for_by_task_and_count(data):
+    records = [{"turns": [f"{task} {n}"], "category": task} for n in range(4) for task in ("qa", "rag")]
+    write(data / "spec_bench" / "question.jsonl", *records)
+    qa, rag = read_sets(["spec_bench/qa=2", "spec_bench/rag"])
+    assert (qa.count, rag.count) == (2, None)
+    assert [question.id for question in qa.questions] == [
+        "spec_bench/0",
+        "spec_bench/2",
+        "spec_bench/4",
+        "spec_bench/6",
+    ]
+    assert {question.task for question in rag.questions} == {"rag"}
+    for words, problem in (
+        (["spec_bench/qua"], "has no task 'qua'; did you mean 'qa'"),
+        (["spec_bench", "spec_bench/qa"], "spec_bench is given twice"),
+        (["spec_bench=1", "spec_bench=2"], "spec_bench is given twice"),
+        (["spec_bench=0"], "decodes nothing"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            read_sets(words)

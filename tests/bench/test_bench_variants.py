@@ -16,7 +16,9 @@ TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 
 
 def test_variations_multiply_in_their_order():
-    made = make_variants("a.yaml", ["verifier.use=recursive,block", "tree={use: chain, depth: 2},{use: greedy}"])
+    made = make_variants(
+        Variant("a.yaml"), ["verifier.use=recursive,block", "tree={use: chain, depth: 2},{use: greedy}"]
+    )
     assert [variant.label for variant in made] == [
         "verifier=recursive tree=chain depth=2",
         "verifier=recursive tree=greedy",
@@ -24,13 +26,13 @@ def test_variations_multiply_in_their_order():
         "verifier=block tree=greedy",
     ]
     assert made[0].changes == ("verifier.use=recursive", "tree={use: chain, depth: 2}")
-    assert make_variants("a.yaml", []) == [Variant("a.yaml")]
+    assert make_variants(Variant("a.yaml"), []) == [Variant("a.yaml")]
 
 
 @pytest.mark.parametrize("variation", ["tree.depth=3", "tree.depth", "=1,2", "tree.depth=1,,2", "tree.widths=[1,2]"])
 def test_a_variation_of_nothing_is_refused(variation):
     with pytest.raises(InputError, match="give it as KEY=A,B"):
-        make_variants("a.yaml", [variation])
+        make_variants(Variant("a.yaml"), [variation])
 
 
 def test_every_variant_is_a_contestant_with_the_same_tokens(here):

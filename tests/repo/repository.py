@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
 """Shared settings of one target's recipes, which extend them."""
-RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
+SUITES = sorted(ROOT.glob("recipes/suites/*.yaml"))
+"""Benches of the recipes, which are none themselves."""
+RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES, *SUITES})
 METHODS = sorted(path for path in RECIPES if not path.stem.endswith("-int4"))
 """The recipes of one method each, around the published target, as it is and not quantized, and the small one."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))

@@ -74,7 +74,7 @@ def test_the_page_takes_its_figures_from_the_bench(generators, tmp_path):
     assert "not measured yet" in before and "has not been run yet" in before
     write_bench(tmp_path, "smollm2", "2026-01-01T00:00:00+00:00", TIMES | {"falcon": 0.6})
     after = render(tmp_path)
-    assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
+    assert "```bash\nspecframe bench suites/smollm2-short --out docs/benchmark/smollm2\n" in after
     rows = [line for line in after.splitlines() if "[Falcon](falcon.md)" in line]
     assert (
         rows[1].endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x on SmolLM2 |") and "| 2.00 | 2.00 |" in rows[0]

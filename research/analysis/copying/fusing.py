@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 from specframe import Pipeline, load
-from specframe.bench.contest.datasets import Question, read_sets, spread
+from specframe.bench.contest.datasets import Question, read_questions, spread
 from specframe.kernel.costs import Costs
 from specframe.plugin import Cycle
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     overrides = ["run.costs=null", f"sampling.max_new_tokens={options.max_new_tokens}"]
     pipelines = [load(recipe, overrides=overrides) for recipe in options.recipes]
-    questions = spread(read_sets(options.data), 0)[: options.limit]
+    questions = spread(read_questions(options.data), 0)[: options.limit]
     for machine in options.machine or MACHINES:
         costs = MACHINES[machine]
         print(

@@ -8,10 +8,9 @@ from time import sleep
 from typing import Any, Protocol
 
 from specframe.bench.contest.contestants import Contestants, Entrant
-from specframe.bench.contest.datasets import Question, spread
+from specframe.bench.contest.datasets import PromptSet, Question, spread
 from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
-from specframe.bench.contest.schedule import Round, plan_rounds
-from specframe.bench.contest.settings import ContestSettings
+from specframe.bench.contest.settings import ContestSettings, Round, plan_rounds
 from specframe.bench.contest.timing import settled_objects
 from specframe.bench.journal import Journal
 from specframe.files.provenance import describe_hardware
@@ -74,18 +73,24 @@ class Contest:
         """Number of prompts left out because they are too long for a target's context."""
         self.errors: Errors = {}
 
-    def choose(self, questions: Sequence[Question]) -> None:
-        """Takes up to `limit` prompts, spread over sets and tasks, that fit every target's context.
+    def choose(self, sets: Sequence[PromptSet]) -> None:
+        """Takes prompts that fit every target's context: each set's count, `limit` in all, spread over their tasks.
 
         Raises InputError when none fits.
         """
-        order = list(questions) if self.settings.limit is None else spread(questions, self.settings.seed)
-        for question in order:
+        questions = [question for each in sets for question in each.questions]
+        set_of = {question: index for index, each in enumerate(sets) for question in each.questions}
+        counts = [len(each.questions) if each.count is None else each.count for each in sets]
+        everything = self.settings.limit is None and all(each.count is None for each in sets)
+        for question in questions if everything else spread(questions, self.settings.seed):
             if len(self.questions) == self.settings.limit:
                 break
+            if not counts[set_of[question]]:
+                continue
             rows = [self.runner.encode(key, question, []) for key in self.runner.coders]
             if all(map(self.runner.fits, self.runner.coders, rows)):
                 self.questions.append(question)
+                counts[set_of[question]] -= 1
             else:
                 self.skipped += 1
         if not self.questions:

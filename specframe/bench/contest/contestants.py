@@ -30,8 +30,8 @@ PLAIN, GENERATE = "plain", f"{HF}generate"
 class Selection:
     """The selected contestants as plain data: enough to make the same contestants in another process."""
 
-    words: tuple[str, ...]
-    """Recipe files, `hf:NAME`, or registered contestants."""
+    words: tuple[str | Variant, ...]
+    """Recipe files, `hf:NAME`, or registered contestants; a recipe with a name or values of its own is a variant."""
     overrides: tuple[str, ...] = ()
     """`key=value`, for every recipe."""
     assistant: str | None = None
@@ -106,11 +106,10 @@ def plan_contestants(selection: Selection, registry: Registry) -> Contestants:
     labels = label_targets(targets)
     entrants = []
     for word in dict.fromkeys(selection.words):
-        for variant, p in plans.items():
-            if variant.recipe == word:
-                name = names[variant]
-                entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
-        if word not in selected.others:
+        for variant in selected.variants.get(word, ()):
+            name, p = names[variant], plans[variant]
+            entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
+        if isinstance(word, Variant) or word not in selected.others:
             continue
         for target, p in targets.items():
             contestant = selected.others[word] if len(targets) == 1 else _build(word, registry, selection.assistant)
@@ -125,6 +124,8 @@ class _Selected:
     """Parsed words of a selection."""
 
     plans: dict[Variant, Plan] = field(default_factory=dict)
+    variants: dict[str | Variant, list[Variant]] = field(default_factory=dict)
+    """Those that have a plan, by the word that they are variants of."""
     misfits: dict[Variant, str] = field(default_factory=dict)
     others: dict[str, Contestant] = field(default_factory=dict)
 
@@ -134,18 +135,19 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
     selected, problems = _Selected(), list[str]()
     for word in dict.fromkeys(selection.words):
         try:
-            if not is_recipe(word, registry):
+            if isinstance(word, str) and not is_recipe(word, registry):
                 selected.others[word] = _build(word, registry, selection.assistant)
                 continue
         except SpecframeError as error:
             problems += str(error).splitlines()
             continue
-        for variant in make_variants(word, selection.variations):
+        for variant in make_variants(Variant(word) if isinstance(word, str) else word, selection.variations):
             try:
-                changes = [*selection.overrides, *variant.changes]
-                recipe = Recipe.read(word, changes, environment=selection.environment)
+                changes = [*selection.overrides, *variant.overrides, *variant.changes]
+                recipe = Recipe.read(variant.recipe, changes, environment=selection.environment)
                 _require_values(recipe, variant)
                 selected.plans[variant] = plan(recipe, registry, selection.local_code)
+                selected.variants.setdefault(word, []).append(variant)
             except MisfitError as error:
                 selected.misfits[variant] = str(error)
             except SpecframeError as error:
@@ -165,11 +167,14 @@ def _require_values(recipe: Recipe, variant: Variant) -> None:
 
 
 def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
-    """Short names: the recipe's file name, or its path where two share a name, and the varied options."""
-    stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants})
-    return {
-        v: f"{Path(v.recipe).stem if stems[Path(v.recipe).stem] == 1 else v.recipe} {v.label}".strip() for v in variants
-    }
+    """The names: the given one, the recipe's file name, or its path where two share that, and the varied options."""
+    stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants if not variant.name})
+    found = {}
+    for variant in variants:
+        stem = Path(variant.recipe).stem
+        name = variant.name or (stem if stems[stem] == 1 else variant.recipe)
+        found[variant] = f"{name} {variant.label}".strip()
+    return found
 
 
 def describe_target(plan: Plan) -> str:
@@ -252,7 +257,9 @@ def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
 def _require_names(names: Sequence[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise InputError(f"two contestants are called {twice[0]}; rename one recipe file")
+        raise InputError(
+            f"two contestants are called {twice[0]}; rename one recipe file, or give one a label in a suite"
+        )
 
 
 def _sibling(target: Target, plan: Plan) -> Target:

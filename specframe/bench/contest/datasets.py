@@ -36,6 +36,7 @@ CHECKED = {"gsm8k": "number", "humaneval": "tests", "mbpp": "tests", EDITS: "sim
 PUBLISHED = {
     "spec_bench": ("mixed", "spec_bench/question.jsonl"),
     "mt_bench": ("dialogue", "mt_bench/question.jsonl"),
+    "vicuna_bench": ("dialogue", "vicuna_bench/question.jsonl"),
     "humaneval": ("code", "humaneval/HumanEval.jsonl.gz"),
     "mbpp": ("code", "mbpp/mbpp.jsonl"),
     "gsm8k": ("math", "gsm8k/test.jsonl"),
@@ -71,28 +72,80 @@ class Question:
     """The file of a picture in front of the first message."""
 
 
-def read_sets(names: Sequence[str], check: str | None = None) -> list[Question]:
-    """Reads all prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
+@dataclass(frozen=True)
+class SetWord:
+    """A prompt set as it is asked for: `gsm8k`, `gsm8k=24` or, one task of a published set, `spec_bench/qa=12`."""
+
+    name: str
+    task: str | None = None
+    count: int | None = None
+    """The number of prompts to decode; None: all."""
+
+    @classmethod
+    def read(cls, word: str) -> SetWord:
+        """The parts of a word. Raises InputError for a count that measures nothing."""
+        name, equals, count = word.rpartition("=")
+        if not equals or not count.isdecimal():
+            name, count = word, ""
+        published, slash, task = name.partition("/")
+        if count and not int(count):
+            raise InputError(f"{word} decodes nothing; use 1 prompt or more")
+        if slash and published in PUBLISHED:
+            return cls(published, task, int(count) if count else None)
+        return cls(name, None, int(count) if count else None)
+
+    def overlaps(self, other: SetWord) -> bool:
+        """True if both mean some of the same prompts."""
+        return self.name == other.name and (self.task == other.task or None in (self.task, other.task))
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The prompts of a set, or of one of its tasks."""
+
+    questions: tuple[Question, ...]
+    count: int | None
+    """The number of them to decode; None: all."""
+
+
+def read_sets(words: Sequence[str], check: str | None = None) -> list[PromptSet]:
+    """Reads sets by name, path or hub:owner/name:split:column, `=N` after it for N of its prompts.
 
     `check` is that of all sets, in place of the published ones' own. Raises InputError for a set that is unknown,
     missing, broken, empty or given twice, and for a check of prompts without references.
     """
-    questions: list[Question] = []
-    seen: set[str] = set()
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"the prompt set {name} is given twice")
-        title, task, records = _find(name)
-        title = name if title in seen else title  # two files called question.jsonl
-        seen.add(title)
-        for number, record in enumerate(records):
-            if check is not None and record.reference is None:
-                raise InputError(f"{title}/{number} has no answer to check: give it a field `answer`")
-            known = check or (CHECKED.get(name) if record.reference is not None else None)
-            image = str(record.image) if record.image is not None else None
-            found = Question(f"{title}/{number}", title, record.task or task, record.turns, image=image)
-            questions.append(found if known is None else replace(found, check=known, reference=record.reference or ""))
-    return questions
+    found: list[PromptSet] = []
+    titles: dict[str, str] = {}
+    asked = [SetWord.read(word) for word in words]
+    for word in asked:
+        if sum(word.overlaps(other) for other in asked) > 1:  # itself is one
+            raise InputError(f"the prompt set {word.name} is given twice")
+        title, task, records = _find(word.name)
+        title = word.name if titles.setdefault(title, word.name) != word.name else title  # two question.jsonl
+        questions = [_question(word.name, title, number, record, task, check) for number, record in enumerate(records)]
+        chosen = tuple(question for question in questions if word.task in (None, question.task))
+        if not chosen:
+            tasks = sorted({question.task for question in questions})
+            raise InputError(
+                f"{word.name} has no task '{word.task}'{suggest(word.task or '', tasks)} (tasks: {', '.join(tasks)})"
+            )
+        found.append(PromptSet(chosen, word.count))
+    return found
+
+
+def read_questions(words: Sequence[str], check: str | None = None) -> list[Question]:
+    """The prompts of all sets, one after the other; `read_sets` has the errors."""
+    return [question for each in read_sets(words, check) for question in each.questions]
+
+
+def _question(name: str, title: str, number: int, record: PromptRecord, task: str, check: str | None) -> Question:
+    """A record of a set. Raises InputError for one without the answer that its check needs."""
+    if check is not None and record.reference is None:
+        raise InputError(f"{title}/{number} has no answer to check: give it a field `answer`")
+    known = check or (CHECKED.get(name) if record.reference is not None else None)
+    image = str(record.image) if record.image is not None else None
+    found = Question(f"{title}/{number}", title, record.task or task, record.turns, image=image)
+    return found if known is None else replace(found, check=known, reference=record.reference or "")
 
 
 def spread(questions: Sequence[Question], seed: int) -> list[Question]:
@@ -140,12 +193,14 @@ def _find(name: str) -> tuple[str, str, Iterable[PromptRecord]]:
 def _read_hub(name: str) -> list[PromptRecord]:
     parts = name.removeprefix(HUB).split(":")
     if len(parts) != 3 or not all(parts):
-        raise InputError(f"'{name}' is not of the form hub:owner/name:split:column")
+        raise InputError(f"'{name}' is not of the form hub:owner/name:split:column or hub:owner/name/part:split:column")
     with needs_extra("data", name):
         import datasets
-    repository, split, column = parts
+    place, split, column = parts
+    owner, _, title = place.partition("/")
+    title, _, part = title.partition("/")
     try:
-        rows: Any = datasets.load_dataset(repository, split=split)
+        rows: Any = datasets.load_dataset(f"{owner}/{title}" if title else owner, *filter(None, [part]), split=split)
     except Exception as error:  # it raises many kinds: not found, no network, no such split
         raise InputError(f"{name} cannot be loaded: {first_line(error)}") from error
     if column not in rows.column_names:

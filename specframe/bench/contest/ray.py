@@ -15,8 +15,7 @@ import torch
 from specframe.bench.contest.contest import describe_worker
 from specframe.bench.contest.contestants import Selection, plan_contestants
 from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
-from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.settings import ContestSettings
+from specframe.bench.contest.settings import ContestSettings, Round
 from specframe.bench.contest.timing import settled_objects
 from specframe.kernel.errors import SpecframeError, needs_extra
 from specframe.recipes.discovery import discover

@@ -13,8 +13,7 @@ from specframe.bench.contest.contestants import GENERATE, PLAIN, Contestants, En
 from specframe.bench.contest.datasets import Question
 from specframe.bench.contest.outcome import Reference, describe, require_sound
 from specframe.bench.contest.own import RecipeContestant
-from specframe.bench.contest.schedule import Round, take_turns
-from specframe.bench.contest.settings import ContestSettings
+from specframe.bench.contest.settings import ContestSettings, Round, take_turns
 from specframe.bench.contest.timing import time_with_memory
 from specframe.decoding.encoding import Key, key_of
 from specframe.decoding.pipeline import Pipeline, plain_parts

@@ -1,11 +1,13 @@
-"""Settings that all contestants of a bench share, and the combinations of values that a bench varies in one recipe."""
+"""What all contestants of a bench share: settings, rounds in their order, and the values that vary in a recipe."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 
+from specframe.bench.contest.datasets import Question
 from specframe.files.checks import find_check
 from specframe.kernel.errors import InputError
 
@@ -45,12 +47,61 @@ class ContestSettings:
 
 
 @dataclass(frozen=True)
+class Round:
+    """One repeat of one batch of prompts, for all contestants."""
+
+    index: int
+    """Index among all rounds."""
+    repeat: int
+    questions: tuple[Question, ...]
+    turns: int
+    """Number of turns of the conversation that are decoded; the same for all prompts of the batch."""
+
+    @property
+    def key(self) -> tuple[int, tuple[str, ...]]:
+        """Key of the round in a file."""
+        return self.repeat, tuple(question.id for question in self.questions)
+
+
+def plan_rounds(questions: Sequence[Question], *, batch: int, repeats: int, turns: int) -> list[Round]:
+    """Returns all rounds: one repeat of everything before the next, so a drift of the machine meets all prompts."""
+
+    def length(question: Question) -> int:
+        return min(turns, len(question.turns))
+
+    batches = [
+        (tuple(group[start : start + batch]), count)
+        for count, same in groupby(sorted(questions, key=length), key=length)
+        for group in [list(same)]
+        for start in range(0, len(group), batch)
+    ]
+    pairs = [(repeat, chunk, count) for repeat in range(repeats) for chunk, count in batches]
+    return [Round(index, repeat, chunk, count) for index, (repeat, chunk, count) in enumerate(pairs)]
+
+
+def take_turns(names: Sequence[str], index: int, seed: int) -> list[str]:
+    """The order of contestants in the round or conversation turn of that index.
+
+    In every run of as many indices as there are contestants, each holds each place once; the order
+    that is rotated is drawn anew for each such run.
+    """
+    lap, first = divmod(index, len(names))
+    order = list(names)
+    random.Random(f"{seed}/{lap}").shuffle(order)
+    return order[first:] + order[:first]
+
+
+@dataclass(frozen=True)
 class Variant:
     """A recipe file with the overrides that make it this contestant."""
 
     recipe: str
     changes: tuple[str, ...] = ()
-    """`key=value`, as on the command line."""
+    """Values `key=value` that are varied: they are part of its name."""
+    overrides: tuple[str, ...] = ()
+    """Further values `key=value` of this contestant alone."""
+    name: str = ""
+    """The name of its results; empty: the recipe's file name."""
 
     @property
     def label(self) -> str:
@@ -58,13 +109,13 @@ class Variant:
         return " ".join(map(_shorten, self.changes))
 
 
-def make_variants(recipe: str, variations: Sequence[str]) -> list[Variant]:
-    """The recipe with one value of every variation, `KEY=A,B,C` each, in the order of their product.
+def make_variants(variant: Variant, variations: Sequence[str]) -> list[Variant]:
+    """The variant with one value of every variation, `KEY=A,B,C` each, in the order of their product.
 
     Raises InputError for a variation that names no key or fewer than two values.
     """
     choices = [tuple(_read(variation)) for variation in variations]
-    return [Variant(recipe, changes) for changes in product(*choices)]
+    return [replace(variant, changes=changes) for changes in product(*choices)]
 
 
 def _read(variation: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
 DAYS = 10
@@ -81,6 +82,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     tier = tier_of(config)
     return f"tier: {tier.name}, as of --day {tier.day}"
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Prints what the tests that draw recipes have drawn, all processes together."""
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    drawn = [found for each in reports for name, found in getattr(each, "user_properties", ()) if name == "recipe"]
+    if drawn:
+        from specframe.testing.coverage import summary
+
+        terminalreporter.write_line(f"recipes, as of --day {tier_of(terminalreporter.config).day}: {summary(drawn)}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

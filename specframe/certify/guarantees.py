@@ -39,23 +39,30 @@ def guarantees(make: Callable[..., Emission], compare: Compare) -> Iterator[Guar
     watched = replace(emission, watch=lambda cycle: aliens.append(has_alien(cycle, emission.sampling)))
     alone = compare(watched)
     yield _guarantee(ORIGIN, not any(aliens), alone)
-    batch = _in_batches(emission, compare)
-    same = [distance(alone.enumeration.law, each.enumeration.law) < EXACT for each in batch]
-    yield _guarantee(APART, all(same), *batch)
-    if isinstance(emission.parts().verifier, Relaxed):
+    parts = emission.parts()
+    if parts.promise.row_independent:  # where drafts depend on other rows, what a lossy rule accepts of them does, too
+        batch = _in_batches(emission, compare)
+        same = [distance(alone.enumeration.law, each.enumeration.law) < EXACT for each in batch]
+        yield _guarantee(APART, all(same), *batch)
+    if isinstance(parts.verifier, Relaxed):
         strict = compare(make(STRICT, broken=_strict))
         yield _guarantee(STRICT, strict.tv < EXACT, strict)
 
 
 def has_alien(cycle: Cycle, sampling: Sampling) -> bool:
-    """Returns whether a token of the cycle is neither on a path of the draft nor one that the target could emit."""
+    """Returns whether a token of the cycle is neither on a path of the draft nor one that the target could emit.
+
+    With processors the second depends on the text, which a cycle does not have, and is not looked at.
+    """
     tree, verdict = cycle.draft, cycle.verdict
     slots = verdict.slots  # [B, A + 1], the root first
     above, here = slots[:, :-1], slots[:, 1:]
     kept = here.clamp(min=0)
     chained = (tree.parent.gather(1, kept) == above) & tree.valid.gather(1, kept) | (here < 0)
+    if sampling.processors:
+        return not bool(chained.all())
     last = slots.gather(1, verdict.length[:, None])[:, 0]  # [B]
-    law = replace(sampling, processors=()).law(cycle.scores.logits, tree)  # [B, N, V]
+    law = sampling.law(cycle.scores.logits, tree)  # [B, N, V]
     own = law[torch.arange(len(last)), last].gather(1, verdict.bonus[:, None]) > 0
     return not bool(chained.all() and own.all())
 

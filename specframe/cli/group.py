@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "check that a drafter reads its target as it was trained to, and find the mistake if it does not",
     "train": "train the recipe's drafter; an interrupted run resumes",
     "certify": "prove that a recipe is lossless: enumerate every random outcome of the real code",
+    "check": "check a plugin package: contracts, certificates, compositions with all others, types and wheel",
     "export": "write a recipe's trained drafter in the form that vLLM, SGLang or another program reads",
     "import": "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it",
     "recipes": "list the recipes that come with specframe, or copy one to change it",

@@ -195,7 +195,9 @@ class GroupedForward:
         """The states [B, T, D] after a layer, or after one half of it."""
         tap = f"layer.{layer}"
         halves = [tuple(half and index == layer for index in range(self._count)) for half in (attention, mlp)]
-        alone = replace(asked, states=states, layers=LayerChoice(*halves), taps=frozenset({tap}), keep=NONE)
+        alone = replace(
+            asked, states=states, layers=LayerChoice(halves[0], halves[1]), taps=frozenset({tap}), keep=NONE
+        )
         return self._inner.run(alone, memory)[1][tap]
 
 

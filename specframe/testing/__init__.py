@@ -9,6 +9,9 @@
 | `check_head` | logits over the vocabulary, gradients, sharing |
 | `check_target` | logits, commits and features, against plain forwards over the text |
 | `check_plugin` | everything that an installed package registers |
+| `recipes` | a Hypothesis strategy: whole recipes of what is installed |
+| `check_recipe` | a recipe: refused with a sentence, or lossless in every random outcome |
+| `Coverage` | compositions of all components, and of every two that compose, in few recipes |
 | `check_proposals` | a drafter's proposals through the life of a session, against a literal forward |
 | `check_decoding` | a drafter over a tree policy, composed by recipe: greedy output |
 | `check_depth` | a drafter of a given depth, by recipe: deeper trees are refused with a sentence |

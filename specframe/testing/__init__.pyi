@@ -4,6 +4,8 @@ from specframe.certify.compositions.audit import Audit as Audit
 from specframe.certify.compositions.emission import Comparison as Comparison
 from specframe.certify.compositions.emission import Emission as Emission
 from specframe.certify.compositions.enumeration import enumerate_outcomes as enumerate_outcomes
+from specframe.testing.compositions import check_recipe as check_recipe
+from specframe.testing.coverage import Coverage as Coverage
 from specframe.testing.cycles import audit as audit
 from specframe.testing.cycles import compare_cycle as compare_cycle
 from specframe.testing.drafters import check_drafter as check_drafter
@@ -14,12 +16,13 @@ from specframe.testing.policies import check_tree as check_tree
 from specframe.testing.proposals import check_depth as check_depth
 from specframe.testing.proposals import check_proposals as check_proposals
 from specframe.testing.proposals import check_refusals as check_refusals
-from specframe.testing.recipes import TREES as TREES
-from specframe.testing.recipes import check_decoding as check_decoding
-from specframe.testing.recipes import check_training as check_training
+from specframe.testing.recipe_checks import TREES as TREES
+from specframe.testing.recipe_checks import check_decoding as check_decoding
+from specframe.testing.recipe_checks import check_training as check_training
 from specframe.testing.references import literal_layer as literal_layer
 from specframe.testing.sessions import GivenSession as GivenSession
 from specframe.testing.sessions import GrowingTree as GrowingTree
+from specframe.testing.strategies import recipes as recipes
 from specframe.testing.tables import GivenDrafter as GivenDrafter
 from specframe.testing.tables import GivenTarget as GivenTarget
 from specframe.testing.tables import LazyUniform as LazyUniform

@@ -13,7 +13,7 @@ from torch import Tensor
 from specframe.components.trees.fixed import Chain
 from specframe.kernel.errors import CompositionError, RecipeError, SpecframeError
 from specframe.kernel.types import Committed, Frontier, Proposal
-from specframe.testing.recipes import check_decoding
+from specframe.testing.recipe_checks import check_decoding
 from specframe.testing.sessions import GivenSession, GrowingTree
 
 Wanted = Callable[[GivenSession, int, Tensor], Tensor]

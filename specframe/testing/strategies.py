@@ -1,6 +1,10 @@
-"""Hypothesis strategies for laws, trees, contexts and samplings; needs `pip install specframe[testing]`."""
+"""Hypothesis strategies: laws, trees, contexts, samplings and whole recipes; needs `pip install specframe[testing]`."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -8,9 +12,15 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
 from specframe.components.trees.fixed import Chain, Fixed
+from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree
+from specframe.recipes.discovery import discover
+from specframe.recipes.options import Option
+from specframe.recipes.registry import Registry
 from specframe.sampling.laws import Sampling
+from specframe.testing.coverage import recipe_of
+from specframe.testing.sections import INNER, Section, Sections
 
 NEAR = 1e-9
 """Distance between nearly tied weights."""
@@ -104,3 +114,112 @@ def samplings(draw: DrawFn, vocab: int = 3) -> Sampling:
         top_p=draw(st.sampled_from([1.0, 0.9, 0.6])),
         min_p=draw(st.sampled_from([0.0, 0.2])),
     )
+
+
+MOST = 3
+"""The most options of a section that are drawn."""
+NESTING = 2
+"""The most components that stand inside of each other."""
+
+BOLD = 12
+"""One value of so many is taken although the component refuses it."""
+TEMPERATURES = (1.0, 0.7, 0.0)
+NONE: SearchStrategy[list[Option]] = st.just([])
+
+
+def recipes(
+    registry: Registry | None = None,
+    *,
+    containing: Mapping[str, str | None] = MappingProxyType({}),
+    given: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+) -> SearchStrategy[dict[str, Any]]:
+    """Recipes as data: drafter, tree, verifier and sampling, with what stands inside of them, and their options.
+
+    Options are drawn by the types of the constructors' parameters, from few small values. Some recipes are refused:
+    `check_recipe` is for both. A failing recipe shrinks to few options.
+
+    Args:
+        registry: the installed components, by default all.
+        containing: the component of some kinds, such as `{"drafter": "falcon", "head": "router", "tree": None}`.
+        given: values of options whose types leave them open, such as files, by the option's name or
+            `component.option`.
+
+    Raises PluginError for a component that is not installed.
+    """
+    sections = Sections(registry or discover(), given)
+    for kind, name in containing.items():
+        if name is not None:
+            sections.options(kind, name)
+    return _recipes(sections, containing)
+
+
+@st.composite
+def _recipes(draw: DrawFn, sections: Sections, containing: Mapping[str, str | None]) -> dict[str, Any]:
+    def section(kind: str) -> Section:
+        name = containing.get(kind) or draw(st.sampled_from(sections.names(kind)))
+        return draw(_sections(sections, kind, name, containing, NESTING))
+
+    drafter = section("drafter")
+    wanted = containing["tree"] is not None if "tree" in containing else draw(_grows(sections, drafter))
+    tree = section("tree") if wanted else None
+    sampling = draw(_sections(sections, "section", "sampling", {}, 0)) | {
+        "temperature": draw(st.sampled_from(TEMPERATURES))
+    }
+    del sampling["use"]
+    return recipe_of(drafter, tree, section("verifier"), sampling)
+
+
+def _grows(sections: Sections, drafter: Section) -> SearchStrategy[bool]:
+    """Returns whether a recipe has a tree: mostly as its drafter needs it."""
+    try:
+        needed = not sections.build("drafter", drafter).promise.complete
+    except SpecframeError:
+        needed = True
+    return st.sampled_from([needed, needed, needed, not needed])
+
+
+@st.composite
+def _sections(
+    draw: DrawFn, sections: Sections, kind: str, name: str, containing: Mapping[str, str | None], nesting: int
+) -> Section:
+    """The smallest section of a component, with other values of some options: mostly those that it can be built with.
+
+    What `containing` names stands inside, if the component has a place for it.
+    """
+    options = list(sections.options(kind, name).values())
+    wanted = [(each.name, within) for each in options if each.kind in INNER and (within := containing.get(each.kind))]
+    found = sections.smallest(kind, name, inner=wanted[0] if wanted else None) or {"use": name}
+    free = [option for option in options if option.name not in dict(wanted)]
+    chosen = draw(
+        st.lists(st.sampled_from(free), max_size=MOST, unique_by=lambda option: option.name) if free else NONE
+    )
+    for option in chosen:
+        values = sections.values(name, option)
+        if option.kind is None and values:
+            value = draw(st.sampled_from(values))
+        elif option.kind is not None and (nesting or option.required):
+            value = draw(_inner(sections, option, containing, nesting))
+        else:
+            continue
+        changed = found | {option.name: value}
+        if draw(st.integers(1, BOLD)) == BOLD or sections.fits(kind, changed):
+            found = changed
+    return found
+
+
+def _inner(
+    sections: Sections, option: Option, containing: Mapping[str, str | None], nesting: int
+) -> SearchStrategy[Section]:
+    """Sections of the components that can stand in an option; without further ones inside, where nesting ends."""
+    kind = option.kind or ""
+    inside = {each: containing[each] for each in INNER if each in containing and kind not in INNER}
+    return st.sampled_from(_names(sections, kind, nesting)).flatmap(
+        lambda name: _sections(sections, kind, name, inside, nesting - 1)
+    )
+
+
+def _names(sections: Sections, kind: str, nesting: int) -> list[str]:
+    names = sections.simple_first(kind)
+    if nesting > 0:
+        return names
+    return [name for name in names if not any(o.kind and o.required for o in sections.options(kind, name).values())]

@@ -109,7 +109,8 @@ class Taps:
         with ExitStack() as hooks:
             for name in sorted(names):
                 if is_query(name):
-                    hooks.enter_context(showing(self._attention[name], name, captured, lengths))
+                    if name in self._attention:  # a draft may leave its layer out
+                        hooks.enter_context(showing(self._attention[name], name, captured, lengths))
                 elif name == IMAGES and tokens is not None:
                     shown = torch.isin(tokens, torch.tensor(self._image_tokens, device=tokens.device))  # [B, T]
                     handle = self._first.register_forward_pre_hook(_entry_hook(shown, captured), with_kwargs=True)

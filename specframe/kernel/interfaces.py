@@ -38,9 +38,12 @@ class Target(Protocol):
     (`admit`) and leave by `keep`.
     """
 
-    vocab_size: int
     context: int
     """The most positions a row may take."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens in the vocabulary."""
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores. Raises for a tap the target does not have."""

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.generation import StoppingCriteriaList, StopStringCriteria, TextStreamer
 
 import specframe
@@ -61,3 +62,26 @@ def test_the_callers_model_is_left_as_it_was(recipe, model):
     after = dict(model.named_modules())
     assert before.keys() == after.keys()
     assert hooks == {name: len(m._forward_hooks) + len(m._forward_pre_hooks) for name, m in after.items()}
+
+
+@pytest.mark.parametrize("more", [6, -6])
+def test_one_loop_decodes_a_model_whose_vocabulary_changes(recipe, model_folder, more):
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64)
+    decoder = specframe.decoder(recipe)
+
+    def both(tokens):
+        call = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 2}
+        texts = [model.generate(torch.tensor([tokens]), **call, **loop) for loop in ({}, {"custom_generate": decoder})]
+        assert texts[0].tolist() == texts[1].tolist()
+        return texts[0]
+
+    before = both([5, 6, 7, 5, 6])
+    model.resize_token_embeddings(size := model.config.vocab_size + more)
+    both([5, 6, 7, 5, 6, size - 1])
+    with torch.no_grad():
+        model.get_output_embeddings().weight.copy_(model.get_output_embeddings().weight.roll(1, 0))
+    assert both([5, 6, 7, 5, 6]).tolist() != before.tolist()
+    model.set_output_embeddings(torch.nn.Linear(model.config.hidden_size, size, bias=False, dtype=model.dtype))
+    both([5, 6, 7, 5, 6])
+    model.bfloat16()
+    both([5, 6, 7])

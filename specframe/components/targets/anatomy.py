@@ -22,7 +22,7 @@ from specframe.components.targets.forward.vision import Vision
 from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.image_processor import ImageProcessor
 from specframe.components.targets.loading import TokenizerSource
-from specframe.components.targets.shared_head import Sharing
+from specframe.components.targets.shared_head import Sharing, device_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, HookedForward
@@ -113,7 +113,48 @@ class LoadedModel:
         self.source, self.processor = tokenizer, ImageProcessor(tokenizer)
         self._state: State | None = None
         self.context = architectures.context(self.config)
-        self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
+        self._remember_model()
+
+    def _remember_model(self) -> None:
+        self._form, self._modules = self._form_of_model(), self._modules_of_model()
+
+    def _form_of_model(self) -> tuple[int, torch.dtype, torch.device | None, tuple[nn.Module, ...]]:
+        """The vocabulary, dtype, device and layers of the model as it is now, which all parts are made for.
+
+        No device for a model of accelerate's, whose weights come and go.
+        """
+        found = architectures.layers(self.model, self.config)
+        device = None if hasattr(self.model, "_hf_hook") else self.device
+        return self.vocab_size, self.dtype, device, () if found is None else tuple(found[1])
+
+    def _modules_of_model(self) -> tuple[nn.Module, ...]:
+        """The modules next to the layers, as the model has them now."""
+        return *self.model.children(), *self.parts.decoder.children()
+
+    def _follow_model(self) -> None:
+        """Takes over modules that were replaced in the model since the last session, such as the LM head.
+
+        Raises InputError for a model of another vocabulary, dtype, device or layers, and for one without weights.
+        """
+        if self.device.type == "meta":
+            raise InputError("the target's weights are on the meta device, which holds none: load the model first")
+        form, modules = self._form_of_model(), self._modules_of_model()
+        if form == self._form and modules == self._modules:
+            return
+        if form != self._form or self.parts.eager.model is not self.model:  # recurrent layers run in a copy
+            before, now = (f"{size} tokens, {dtype}" for size, dtype, *_ in (self._form, form))
+            raise InputError(
+                f"the model has changed since this target was made of it ({before}; now {now}): its vocabulary, dtype, "
+                "device or modules are others; compose the pipeline again"
+            )
+        self._modules = modules
+        self.parts.eager.follow()
+        vars(self).pop("_shared", None)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens in the vocabulary, as the model has it now."""
+        return self.model.get_output_embeddings().out_features  # type: ignore[operator]
 
     @property
     def forward(self) -> Forward:
@@ -131,6 +172,7 @@ class LoadedModel:
         if taken is not None:
             taken.find_best()
             self.computing.inner = taken
+        self._remember_model()  # with packed modules
 
     def identify(self) -> TargetIdentity:
         """Identifies the model."""
@@ -144,7 +186,7 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Device on which its tokens must be."""
-        return self.model.get_input_embeddings().weight.device  # type: ignore[operator]
+        return device_of(self.model.get_input_embeddings())  # type: ignore[operator]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -157,6 +157,7 @@ class HFTarget(LoadedModel):
         """
         # A tree may reach beyond the context's end; nothing there can be committed (see `positions_of`).
         architectures.require_reach(min(room, self.context), *self.reach)
+        self._follow_model()
         self._state = self.parts.begin(self.forward, slots, room, self.device, self._state)
         self._dtype = self.dtype  # of a model, which looks for it among its parameters
 

@@ -203,6 +203,8 @@ def find_layer_fault(
     """
     if kv_selection is not None:
         require_kv_selection(target.config, kv_selection.budget, target.context)
+    if hasattr(target.model, "_hf_hook"):
+        return "accelerate moves its weights in and out, for whole forward passes alone; load it without a device map"
     if target.reach[0] < ROOM:
         return None
     tree = _begin(target)[1]

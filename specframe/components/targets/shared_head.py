@@ -17,6 +17,16 @@ from specframe.neural.forward import without_gradients
 from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
 
 
+def device_of(module: Any) -> torch.device:
+    """The device that a module computes on: of its weights, or, where accelerate has taken them away, of its hook."""
+    found: torch.device = module.weight.device
+    hook = getattr(module, "_hf_hook", None)
+    for each in getattr(hook, "hooks", None) or [hook]:
+        if found.type == "meta" and (place := getattr(each, "execution_device", None)) is not None:
+            found = torch.device(place)
+    return found
+
+
 class FinalModules:
     """The modules that a decoder calls after its last layer, in order: its final norm, and a projection in some.
 
@@ -41,9 +51,10 @@ class FinalModules:
             layers[-1].register_forward_hook(make_hook("layer", captured)),
             decoder.register_forward_hook(make_hook("last", captured)),
         ]
+        device = device_of(model.get_input_embeddings())  # type: ignore[operator]
         try:
             with torch.no_grad():
-                model(torch.tensor([[1], [2]], device=next(model.parameters()).device), use_cache=False)
+                model(torch.tensor([[1], [2]], device=device), use_cache=False)
         finally:
             for handle in handles:
                 handle.remove()
@@ -74,7 +85,7 @@ class Sharing:
         self._head = head
         self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
         self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        probe = torch.tensor([[1], [2]], device=self._embedding.weight.device) % len(self._embedding.weight)
+        probe = torch.tensor([[1], [2]], device=device_of(self._embedding)) % len(self._embedding.weight)
         entry, features, logits = _listen(model, decoder, layers[0], probe)
         with torch.no_grad():
             raw = self._embedding(probe)
@@ -101,7 +112,7 @@ class Sharing:
         embedding = self._embedding
         if type(embedding) is not nn.Embedding or embedding.max_norm is not None or self._scale is not unchanged:
             return None
-        return embedding.weight.detach()
+        return None if embedding.weight.is_meta else embedding.weight.detach()
 
     def head(self, features: Tensor) -> Tensor:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""
@@ -146,6 +157,10 @@ class Sharing:
         if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
             raise CompositionError(
                 f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"
+            )
+        if output.weight.is_meta:
+            raise CompositionError(
+                f"accelerate keeps the LM head of {self._name} elsewhere, so no rows can be taken; use the head full"
             )
         weight = output.weight.detach()[tokens]
         bias = None if output.bias is None else output.bias.detach()[tokens]

@@ -44,9 +44,10 @@ def read_call() -> dict[str, Any]:
 def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, over the pipeline that is built for a model.
 
-    The pipeline is built at the first call, kept for later ones, and built again for another model.
+    The pipeline is built at the first call, kept for later ones, and built again for another model, or the same with
+    another vocabulary, dtype, device or modules.
     """
-    bound: list[tuple[Any, Pipeline]] = []  # the latest model, and its pipeline
+    bound: list[tuple[tuple[Any, ...], Pipeline]] = []  # the latest model, as it was then, and its pipeline
 
     def custom_generate(
         model: Any,
@@ -70,8 +71,9 @@ def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
         require_tokens_alone(model, input_ids, model_inputs)
         criteria = [*stopping_criteria, *_stop_strings(stop_strings, call.get("tokenizer"))]
         padding = _left_padding(input_ids, model_inputs)
-        if not bound or bound[0][0] is not model:
-            bound[:] = [(model, build(model))]
+        seen_now = _seen(model)
+        if not bound or bound[0][0] != seen_now:
+            bound[:] = [(seen_now, build(model))]
         prompts = input_ids, padding, rows_of_images(seen, padding, generation_config.num_return_sequences or 1)
         sequences = _decode(
             bound[0][1], prompts, list(logits_processor), criteria, generation_config, call.get("streamer")
@@ -82,6 +84,13 @@ def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
         return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]
 
     return custom_generate
+
+
+def _seen(model: Any) -> tuple[Any, ...]:
+    """The model, its modules, and what may change in them in place: the size of its vocabulary, dtype and device."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    sizes = [tuple(part.weight.shape) for part in (embedding, head) if hasattr(part, "weight")]
+    return model, *model.modules(), *sizes, model.dtype, model.device
 
 
 def _decode(

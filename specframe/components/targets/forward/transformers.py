@@ -50,6 +50,11 @@ class TransformersForward:
         self._splits: bool | None = None  # whether split attention gives the same logits; None: not tried yet
         self._placed = "position_ids" in takes  # a model without attention has no use for positions
 
+    def follow(self) -> None:
+        """Takes over the model's modules, of which some were replaced."""
+        self.head = self.model.get_output_embeddings()  # type: ignore[operator]
+        self._subsets.clear()
+
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the model, or a model of the chosen layers. See `Forward`.
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specframe.bench.contest.contest import Contest, InProcess, RoundRunner
+from specframe.bench.contest.contest import Contest, InProcess, RunRounds
 from specframe.bench.contest.contestants import GENERATE, PLAIN, Selection, is_recipe, plan_contestants
 from specframe.bench.contest.datasets import SHIPPED, read_sets
 from specframe.bench.contest.runner import Step
@@ -132,7 +132,7 @@ def run_bench(
     out: Path,
     *,
     fresh: bool = False,
-    cluster: RoundRunner | None = None,
+    cluster: RunRounds | None = None,
 ) -> BenchReport:
     """Decodes what a journal in the folder does not hold yet, and writes results and report.
 
@@ -156,16 +156,14 @@ def run_bench(
     return BenchReport(summary, results, out, contest.errors)
 
 
-def _run(
-    contest: Contest, cluster: RoundRunner | None, sets: Sequence[str], out: Path, *, fresh: bool
-) -> dict[str, Any]:
+def _run(contest: Contest, cluster: RunRounds | None, sets: Sequence[str], out: Path, *, fresh: bool) -> dict[str, Any]:
     """The results, written to the folder; what a journal there holds already is not decoded again."""
     journal = Journal.open(out, describe_bench(contest, sets), fresh=fresh)
     if journal.rounds:
         _report(f"resuming after {len(journal.rounds)} of {len(contest.rounds)} rounds")
     try:
         with _progress(contest, journal) as listener:
-            contest.run(journal, cluster or InProcess(contest.runner), listener)
+            contest.run(journal, cluster or InProcess(contest.runner).run, listener)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; {out} keeps {len(journal.rounds)} of {len(contest.rounds)} rounds, "

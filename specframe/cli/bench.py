@@ -168,7 +168,7 @@ def bench(
     failed = False
     for name, each in benches.items():
         settings = each.settings()
-        cluster = Ray(selections[name], settings, address) if engine == "ray" else None
+        cluster = Ray(selections[name], settings, address).run if engine == "ray" else None
         report = run_bench(selections[name], settings, each.data, folder / name, fresh=fresh, cluster=cluster)
         _print(report, as_json=as_json)
         for contestant, error in report.errors.items():

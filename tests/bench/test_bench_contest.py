@@ -44,7 +44,7 @@ def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out",
     contest.choose(read_sets(["talks.jsonl"]))
     (folder / out).mkdir(exist_ok=True)
     journal = Journal.open(folder / out, describe_bench(contest, ["talks.jsonl"]))
-    contest.run(journal, InProcess(contest.runner), listener)
+    contest.run(journal, InProcess(contest.runner).run, listener)
     return collect(contest, journal, ["talks.jsonl"]), contest
 
 

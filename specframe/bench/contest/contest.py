@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from time import sleep
-from typing import Any, Protocol
+from typing import Any
 
 from specframe.bench.contest.contestants import Contestants, Entrant
 from specframe.bench.contest.datasets import PromptSet, Question, spread
@@ -20,18 +20,13 @@ MACHINE = ("processor", "cores", "threads", "accelerator")
 """Properties that machines must share for times to compare."""
 
 
-class RoundRunner(Protocol):
-    """Runs rounds. A round is never divided: all its contestants decode in one process, alternately."""
+RunRounds = Callable[[Sequence[Round], Errors, Callable[[Step], None]], Generator[RoundResult, None, None]]
+"""A function that yields the result of each round, in any order, and calls a listener with each step.
 
-    def run(
-        self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
-    ) -> Generator[RoundResult, None, None]:
-        """Yields the result of each round, in any order.
-
-        Contestants in `errors`, which its owner keeps up to date meanwhile, take no part in rounds that begin later.
-        Closing the generator ends the running rounds.
-        """
-        ...
+A round is never divided: all its contestants decode in one process, alternately. Contestants in the errors, which
+their owner keeps up to date meanwhile, take no part in rounds that begin later. Closing the generator ends the running
+rounds.
+"""
 
 
 def describe_worker(engine: str) -> dict[str, Any]:
@@ -112,7 +107,9 @@ class Contest:
         done = {(entry["repeat"], tuple(entry["prompts"])) for entry in journal.rounds}
         return [this for this in self.rounds if this.key not in done]
 
-    def run(self, journal: Journal, engine: RoundRunner, listener: Callable[[Step], None] = lambda step: None) -> None:
+    def run(
+        self, journal: Journal, run_rounds: RunRounds, listener: Callable[[Step], None] = lambda step: None
+    ) -> None:
         """Runs the rounds that the journal does not have, and notes each as it comes in.
 
         A contestant that fails takes no further part; its error is kept here and in the journal.
@@ -122,7 +119,7 @@ class Contest:
         rounds = self.remaining(journal)
         if not rounds or not self.alive:
             return
-        with closing(engine.run(rounds, self.errors, listener)) as finished:
+        with closing(run_rounds(rounds, self.errors, listener)) as finished:
             for entry in finished:
                 journal.append(entry)
                 self._note(entry["errors"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,18 +12,10 @@ from specframe.components.targets.probe import EDITION, LEAVES, PARENTS, remembe
 from specframe.components.targets.rounding import agree
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Prompts, TokenTree, Verdict
-from specframe.neural.forward import HookedForward
 from specframe.recipes.folders import cache_folder
 
 
-class ImageTarget(TransformersTarget, Protocol):
-    """A target that may read images, as the self-test uses it."""
-
-    context: int
-    computing: HookedForward
-
-
-def check_once(target: ImageTarget, prompts: Prompts) -> bool:
+def check_once(target: TransformersTarget, prompts: Prompts) -> bool:
     """Compares a tree after the images of prompts with its paths as texts, outside of the session.
 
     Returns whether the kind of model has passed, now or on this machine before: it need not be asked again. Nothing is
@@ -45,7 +35,7 @@ def check_once(target: ImageTarget, prompts: Prompts) -> bool:
 
 
 @torch.no_grad()
-def _logits(target: ImageTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
+def _logits(target: TransformersTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
     """The logits of a tree's nodes after each prompt, and those of the paths to them as texts: [A, 5, V] each."""
     (rows, width), device, parts = prompts.tokens.shape, prompts.tokens.device, target.parts
     parent = torch.tensor(PARENTS, device=device).expand(rows, -1)

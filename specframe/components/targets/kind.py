@@ -11,7 +11,7 @@ from torch import nn
 
 from specframe.components.targets.anatomy import Anatomy
 from specframe.kernel.layers import LayeredTarget
-from specframe.neural.forward import Forward
+from specframe.neural.forward import Forward, HookedForward
 
 
 class TransformersTarget(LayeredTarget, Protocol):
@@ -19,6 +19,7 @@ class TransformersTarget(LayeredTarget, Protocol):
 
     model: nn.Module
     parts: Anatomy
+    computing: HookedForward
     quantization: Any
     """Rounding of its matrices; None: not rounded."""
 

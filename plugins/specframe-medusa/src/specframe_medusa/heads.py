@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,25 +16,14 @@ if TYPE_CHECKING:
     from specframe.plugin import NeuralTarget
 
 
-class Heads(Protocol):
-    """A network with LM heads of its own, or without any."""
-
-    def lm_heads(self) -> Iterable[nn.Linear]:
-        """Returns the LM heads, level by level."""
-
-
-NetworkT = TypeVar("NetworkT", bound=Heads)
-
-
 @torch.no_grad()
-def started(network: NetworkT, target: NeuralTarget) -> NetworkT:
-    """The network, with every LM head now a copy of the target's, as Medusa and Hydra start theirs."""
+def start(heads: Iterable[nn.Linear], target: NeuralTarget) -> None:
+    """Makes every LM head a copy of the target's, as Medusa and Hydra start theirs."""
     weight = output_weight(target)
-    for head in network.lm_heads():
+    for head in heads:
         head.weight.copy_(weight)
         if head.bias is not None:
             head.bias.zero_()
-    return network
 
 
 def check_counts(drafter: str, heads: int, layers: int) -> None:

@@ -10,7 +10,7 @@ from specframe import InputError
 from specframe.neural import NeuralDrafter, own_lm_heads, seeded
 from specframe.plugin import Promise
 from specframe_medusa import published
-from specframe_medusa.heads import check_counts, started
+from specframe_medusa.heads import check_counts, start
 from specframe_medusa.networks import HydraNetwork
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class Hydra(NeuralDrafter[HydraNetwork]):
 
     def fresh(self, target: NeuralTarget) -> HydraNetwork:
         """New heads, whose LM heads are the target's own at first."""
-        return started(super().fresh(target), target)
+        network = super().fresh(target)
+        start(network.lm_heads(), target)
+        return network
 
     def load(self, target: NeuralTarget, weights: str) -> HydraNetwork:
         """The heads of a checkpoint, as specframe writes it or in Hydra's layout."""

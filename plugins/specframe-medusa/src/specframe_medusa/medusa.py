@@ -10,7 +10,7 @@ from specframe import WeightsError
 from specframe.neural import Export, NeuralDrafter, own_lm_heads
 from specframe.plugin import Promise
 from specframe_medusa import published
-from specframe_medusa.heads import check_counts, started
+from specframe_medusa.heads import check_counts, start
 from specframe_medusa.networks import MedusaNetwork
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
 
     def fresh(self, target: NeuralTarget) -> MedusaNetwork:
         """New heads, whose LM heads are the target's own at first."""
-        return started(super().fresh(target), target)
+        network = super().fresh(target)
+        start(network.lm_heads(), target)
+        return network
 
     def load(self, target: NeuralTarget, weights: str) -> MedusaNetwork:
         """The heads of a checkpoint, as specframe or Medusa's code writes it."""

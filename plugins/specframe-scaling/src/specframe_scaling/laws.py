@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -15,23 +14,6 @@ from specframe_scaling.resampling import Sums
 STEPS = 30
 RIDGE = 1e-2
 """Prior of a logit's coefficients: so weak that it decides only where no cycle reached a depth."""
-
-
-class TauLaw(Protocol):
-    """A fitted law."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    def tau(self, tokens: Array, parameters: Array) -> Array:
-        """Tau at M places, in each of R fits: [R, M]."""
-        ...
-
-    def words(self) -> str:
-        """The formula with its coefficients."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -179,6 +161,9 @@ class Saturating:
         powers = " ".join(f"{name}^{b / np.log(10):.3g}" for b, name in pairs)
         return f"tau = {limit:.3g} - {start:.3g} {powers}"
 
+
+TauLaw = Logit | Linear | Saturating
+"""A fitted law."""
 
 LAWS: Sequence[Callable[[Sums], TauLaw]] = (Logit.fit, Linear.fit, Saturating.fit)
 

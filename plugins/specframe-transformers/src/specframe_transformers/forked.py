@@ -6,7 +6,7 @@ import copy
 import pickle
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,15 +19,6 @@ PLAIN = (int, float, str, bytes, bool, type(None), list, tuple, dict, set)
 """Types of a function's variables in which a state is looked for."""
 
 Text = tuple[int, ...]
-
-
-@runtime_checkable
-class Forkable(Protocol):
-    """An object that makes copies of itself in its present state, such as a matcher of a grammar."""
-
-    def fork(self) -> Any:
-        """A copy that goes on by itself."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -137,7 +128,7 @@ def fork(processor: Any) -> Any:
 
     What it holds is forked where it can be; what has no copy, such as a compiled grammar, is shared.
     """
-    if isinstance(processor, Forkable):
+    if hasattr(processor, "fork"):
         return processor.fork()
     try:
         return copy.deepcopy(processor)
@@ -149,7 +140,7 @@ def fork(processor: Any) -> Any:
 
 def require_copies(processor: Any) -> None:
     """Raises InputError for a processor that has no copy, and holds nothing that can be forked in its place."""
-    if isinstance(processor, Forkable):
+    if hasattr(processor, "fork"):
         return
     try:
         copy.deepcopy(processor)
@@ -166,11 +157,11 @@ def require_copies(processor: Any) -> None:
 def _holds_forkable(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_holds_forkable(each) for each in value)
-    return isinstance(value, Forkable)
+    return hasattr(value, "fork")
 
 
 def _fork_value(value: Any) -> Any:
-    if isinstance(value, Forkable):
+    if hasattr(value, "fork"):
         return value.fork()
     if isinstance(value, list | tuple):
         return type(value)(_fork_value(each) for each in value)

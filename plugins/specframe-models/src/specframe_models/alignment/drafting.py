@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,33 +19,6 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Tensor], Tensor]
     """Columns [..] of logits [.., v]."""
-
-
-class Drafting(Protocol):
-    """A drafter's drafts after texts."""
-
-    first: int
-    """The first position of a text that a draft can be below."""
-
-    def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """The token at each level below each root, those above it being the text's own: [B, L, levels]."""
-        ...
-
-    def extend(
-        self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The logits [B, K, v] below the last level of the drafts, given texts and drafts, tokens [B, L + levels K].
-
-        Also returns the fed-back features for the next call: they replace the features of the drafts' tokens.
-        """
-        ...
-
-    def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
-        """The predictions at all roots and tokens of the drafts, level after level: [B, (levels + 1) K].
-
-        The mask is the teacher's, whose tokens are [B, L + levels K]. Gradients reach the module.
-        """
-        ...
 
 
 def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
@@ -64,12 +37,15 @@ class TextDrafting:
     first = 0
 
     def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """Returns the token drawn after each position, the same for every root."""
+        """The token drawn after each position, the same for every root: [B, L, levels]."""
         drawn = draw(self.model.read_text(teacher.tokens))  # [B, L]
         return torch.stack([drawn.roll(-step, 1) for step in range(levels)], 2)
 
     def extend(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> tuple[Tensor, None]:
-        """The logits after the last tokens."""
+        """The logits [B, K, v] below the last level of the drafts, given texts and drafts, tokens [B, L + levels K].
+
+        Nothing is fed back.
+        """
         logits = self.model.read_text(tokens, drafts)
         count = drafts.roots.shape[1]
         if drafts.levels:
@@ -77,7 +53,10 @@ class TextDrafting:
         return logits[torch.arange(len(tokens), device=tokens.device)[:, None], drafts.roots], None
 
     def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
-        """One forward over the texts and the drafts."""
+        """The predictions at all roots and tokens of the drafts, level after level: [B, (levels + 1) K].
+
+        The mask is the teacher's, whose tokens are [B, L + levels K]. Gradients reach the module.
+        """
         position, level = places(drafts)
         logits = self.model.read_text(teacher.tokens, drafts)
         rows = torch.arange(len(position), device=position.device)[:, None]
@@ -155,6 +134,10 @@ class FeatureDrafting:
     def _entries(self, drafts: Drafts) -> Tensor:
         """The entries that predict the successors of roots and drafted tokens: [B, (levels + 1) K]."""
         return places(drafts)[0] - 1
+
+
+Drafting = TextDrafting | FeatureDrafting
+"""A drafter's drafts after texts: below positions from `first` on, the tokens above them being the text's own."""
 
 
 def drafting(drafter: Trainable) -> Drafting:

@@ -5,35 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
 from specframe.plugin import Expand, Frontier, Proposal
+from specframe_models.vocabularies.lexicon import Lexicon, Prefix
 from specframe_models.vocabularies.scaffold import Scaffold
-
-Prefix = tuple[int, ...]
-"""Tokens of the drafter that one token of the target begins with."""
-
-
-class Lexicon(Protocol):
-    """Map from the target's tokens to the drafter's tokens that spell them."""
-
-    vocab: int
-    """The size of the target's vocabulary."""
-    reach: int
-    """The most tokens of the drafter that a token of the target takes."""
-
-    def spelling(self, token: int) -> Prefix:
-        """Returns the drafter's tokens for a token of the target; empty where the drafter cannot write it."""
-        ...
-
-    def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """Returns the target token that each token after the prefix completes, and whether a longer one may follow.
-
-        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
-        """
-        ...
 
 
 class Follow(NamedTuple):

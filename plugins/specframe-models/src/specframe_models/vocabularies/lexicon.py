@@ -9,11 +9,13 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from specframe_models.vocabularies.law import Prefix
 from specframe_models.vocabularies.vocabulary import Vocabulary, shared
 
 TEXTS = 256
 """Number of texts or prefixes remembered with the results of each of the drafter's tokens."""
+
+Prefix = tuple[int, ...]
+"""Tokens of the drafter that one token of the target begins with."""
 
 
 class Spellings:
@@ -76,7 +78,10 @@ class NgramLexicon:
                 self._find.cache_clear()
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """Implements `Lexicon.endings`."""
+        """The target token that each token after the prefix completes, and whether a longer one may follow.
+
+        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
+        """
         return self._find(prefix)
 
     def _search(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
@@ -111,7 +116,10 @@ class StringLexicon:
         self._find = lru_cache(TEXTS)(self._search)
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """Implements `Lexicon.endings`."""
+        """The target token that each token after the prefix completes, and whether a longer one may follow.
+
+        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
+        """
         return self._find(self._drafter.write(prefix))
 
     def _search(self, text: bytes) -> tuple[Tensor, Tensor]:
@@ -138,6 +146,14 @@ class StringLexicon:
             if (same := self._others.equal(text[:end])) is not None:
                 return int(same[0])
         return self.vocab
+
+
+Lexicon = NgramLexicon | StringLexicon
+"""Map from the target's tokens to the drafter's tokens that spell them.
+
+`spelling(token)` is empty where the drafter cannot write the token; `reach` is the most tokens of the drafter that a
+token of the target takes.
+"""
 
 
 class SortedPieces:

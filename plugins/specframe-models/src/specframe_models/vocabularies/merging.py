@@ -8,8 +8,8 @@ from torch import Tensor
 
 from specframe import InputError
 from specframe.plugin import Context, Drafter, Expand, Target, TokenTree, TreePolicy, text_of
-from specframe_models.vocabularies.law import Follow, Lexicon, MergedLaw
-from specframe_models.vocabularies.lexicon import Spellings
+from specframe_models.vocabularies.law import Follow, MergedLaw
+from specframe_models.vocabularies.lexicon import Lexicon, Spellings
 from specframe_models.vocabularies.translator import Pair, Translator, require_tree
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe.plugin import Teacher
-from specframe_models.vocabularies.law import Prefix
+from specframe_models.vocabularies.lexicon import Prefix
 from specframe_models.vocabularies.reading import Reading
 from specframe_models.vocabularies.vocabulary import Vocabulary, shared
 

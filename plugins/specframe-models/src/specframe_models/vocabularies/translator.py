@@ -23,7 +23,7 @@ from specframe.plugin import (
     TreePolicy,
     text_of,
 )
-from specframe_models.vocabularies.law import Prefix
+from specframe_models.vocabularies.lexicon import Prefix
 from specframe_models.vocabularies.reading import Reading
 from specframe_models.vocabularies.teaching import Translated, Translation
 from specframe_models.vocabularies.vocabulary import Vocabulary

@@ -16,9 +16,8 @@ from specframe.certify.real import logits_along
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import counted
-from specframe.kernel.capabilities import ApproximateTarget
-from specframe.kernel.composition import Relaxed
-from specframe.kernel.interfaces import Verifier
+from specframe.kernel.composition import strict_form
+from specframe.kernel.interfaces import Target, Verifier, text_of
 from specframe.kernel.types import Cycle
 from specframe.sampling.laws import Sampling
 
@@ -44,7 +43,7 @@ def guarantees(make: Callable[..., Emission], compare: Compare) -> Iterator[Guar
         batch = _in_batches(emission, compare)
         same = [distance(alone.enumeration.law, each.enumeration.law) < EXACT for each in batch]
         yield _guarantee(APART, all(same), *batch)
-    if isinstance(parts.verifier, Relaxed):
+    if strict_form(parts.verifier) is not None:
         strict = compare(make(STRICT, broken=_strict))
         yield _guarantee(STRICT, strict.tv < EXACT, strict)
 
@@ -74,7 +73,7 @@ def _in_batches(emission: Emission, compare: Compare) -> list[Comparison]:
 
 
 def _strict(verifier: Verifier) -> Verifier:
-    return verifier.strict() if isinstance(verifier, Relaxed) else verifier
+    return strict_form(verifier) or verifier
 
 
 def _guarantee(name: str, held: bool, *comparisons: Comparison) -> Guarantee:
@@ -107,7 +106,7 @@ class Distance:
 
 def measure_distance(
     pipeline: Pipeline,
-    target: ApproximateTarget,
+    target: Target,
     prompts: Sequence[Any],
     listener: Callable[[str], None] | None = None,
 ) -> Distance:
@@ -116,7 +115,7 @@ def measure_distance(
     if listener is not None:
         listener(f"the full target, {counted(len(rows), 'prompt')}, {counted(TOKENS, 'token')} each")
     settings = SamplingSettings(temperature=0.0, max_new_tokens=TOKENS)
-    full = target.full()
+    full = text_of(target).full()
     greedy = replace(pipeline.plain(), sampling=settings)
     texts = greedy.with_parts(target=full).generate(rows).tokens
     if listener is not None:

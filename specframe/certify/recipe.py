@@ -12,7 +12,7 @@ from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import named_weights
-from specframe.kernel.capabilities import ApproximateTarget, Shrinkable, Untrained
+from specframe.kernel.capabilities import Shrinkable, Untrained, is_approximate
 from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
 from specframe.neural.weights.locate import find_place
 from specframe.recipes.build import Plan, plan
@@ -79,7 +79,7 @@ def certify_recipe(
     failed = certificate.promised and not certificate.exact
     if prompts and not certificate.interrupted and not failed:
         pipeline = Pipeline.build(plan)
-        if isinstance(target := pipeline.parts.target, ApproximateTarget) and target.approximate:
+        if is_approximate(target := pipeline.parts.target):
             return replace(certificate, distance=asdict(measure_distance(pipeline, target, prompts, announce)))
         report = certify_real(pipeline, prompts, listener=announce)
         departure = None if certificate.promised else measure_departure(pipeline, prompts, announce)

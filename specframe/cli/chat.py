@@ -125,10 +125,9 @@ class Conversation:
 
     def _look_at(self, file: Path) -> None:
         from specframe.components.targets.image_processor import BLIND, open_image
-        from specframe.kernel.capabilities import SeeingTarget
+        from specframe.kernel.interfaces import text_of
 
-        target = self._pipeline.parts.target
-        if not isinstance(target, SeeingTarget) or not target.image_tokens:
+        if not text_of(self._pipeline.parts.target).image_tokens:
             raise InputError(BLIND)
         open_image(file)
         self.images.append(file)

@@ -125,6 +125,7 @@ def _decode(pipeline: Pipeline, prompts: list[str], encoded: Sequence[Sequence[i
 def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> dict[str, Any]:
     """The figures of a run as plain data; speed figures are None when nothing was measured."""
     from specframe.kernel.capabilities import is_approximate
+    from specframe.kernel.composition import report_of
 
     acceptance = figures.acceptance if figures else result.acceptance
     clock = figures.clock if figures else result.clock
@@ -156,7 +157,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         },
         "lossless": pipeline.lossless,
         "approximate": is_approximate(pipeline.parts.target),
-        "devices": devices_of(pipeline.parts.drafter),
+        "devices": devices_by_part(pipeline.parts.drafter),
         "identical_to_generate": figures.identical if figures else None,
         "divergences": [vars(d) | {"tie": d.tie} for d in figures.divergences] if figures else [],
         "repeats": pipeline.run.repeats,
@@ -166,28 +167,19 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
 
 def images_in(rows: Sequence[Sequence[int]], target: Target) -> dict[str, int] | None:
     """Returns how many of the prompts' positions are of images, and of how many; None where none is."""
-    from specframe.kernel.capabilities import SeeingTarget
+    from specframe.kernel.interfaces import text_of
 
-    tokens = target.image_tokens if isinstance(target, SeeingTarget) else frozenset[int]()
+    tokens = text_of(target).image_tokens
     found = sum(token in tokens for row in rows for token in row)
     return {"positions": found, "of": sum(map(len, rows))} if found else None
 
 
-def devices_of(drafter: Drafter) -> dict[str, str] | None:
+def devices_by_part(drafter: Drafter) -> dict[str, str] | None:
     """The devices of the target and of a drafter that has one of its own; None for others."""
-    from specframe.kernel.composition import DistantDrafter
+    from specframe.kernel.composition import devices_of
 
-    if not isinstance(drafter, DistantDrafter):
-        return None
-    return {name: str(device) for name, device in zip(("target", "drafter"), drafter.places, strict=True)}
-
-
-def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
-    """The figures of a drafter's own; none of most."""
-    from specframe.kernel.capabilities import Reporting
-
-    found = drafter.report() if isinstance(drafter, Reporting) else {}
-    return {part: dict(figures) for part, figures in found.items()}
+    devices = devices_of(drafter)
+    return devices and dict(zip(("target", "drafter"), map(str, devices), strict=True))
 
 
 def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:

@@ -25,10 +25,10 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.decoding.timing import watch
 from specframe.files.provenance import write_json
-from specframe.kernel.composition import TimedDrafter
+from specframe.kernel.composition import timed_in
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.interfaces import GreedyTarget, Observer, text_of
+from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import GreedyScores, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.build import processor
 from specframe.recipes.folders import cache_folder
@@ -234,7 +234,7 @@ def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, sett
 
 def _likeliest(target: Any, tree: TokenTree) -> torch.Tensor:
     """The likeliest tokens after a tree's nodes, as a cycle of greedy decoding finds them."""
-    scores = target.choose(tree) if isinstance(target, GreedyTarget) else target.score(tree)
+    scores = text_of(target).choose(tree)
     return scores.best if isinstance(scores, GreedyScores) else first_argmax(scores.logits)
 
 
@@ -247,12 +247,10 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 def _draft_seconds(parts: Parts) -> float:
     """The seconds of a drafter's forward pass, over a short text; 0 where no tree policy asks for one.
 
-    For a `TimedDrafter` it is that of the drafter in it. A drafter that learns from or remembers decoded text is not
-    run for it.
+    A drafter around others is timed by one of them: see `timed_in`. A drafter that learns from or remembers decoded
+    text is not run for it.
     """
-    drafter, tree, target = parts.drafter, parts.tree, parts.target
-    while isinstance(drafter, TimedDrafter):
-        drafter, tree = drafter.timed()
+    target, (drafter, tree) = parts.target, timed_in(parts.drafter, parts.tree)
     if tree is None or isinstance(drafter, Observer):
         return 0.0
     untimed = replace(parts, drafter=drafter, tree=tree, costs=None)

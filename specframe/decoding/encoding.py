@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from specframe.components.targets.image_processor import BLIND
 from specframe.files.text import require_unicode
-from specframe.kernel.capabilities import ImageReader, SeeingTarget
+from specframe.kernel.capabilities import ImageReader
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import text_of
 from specframe.recipes.registry import one_line
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class PromptEncoder:
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
         """The token ids of a prompt, its images in front of the text."""
         if images:
-            self._require_images()
+            self._processor()
         if not isinstance(prompt, str):
             return self._check(prompt, images)
         if self.tokenizer is None:
@@ -110,13 +111,11 @@ class PromptEncoder:
             raise InputError("images are read with a prompt that is a text; give one in place of the token ids")
         return prompt if isinstance(prompt, SeenPrompt) else list(prompt)
 
-    def _require_images(self) -> SeeingTarget:
-        if not isinstance(self.target, SeeingTarget) or not self.target.image_tokens:
-            raise InputError(BLIND)
-        return self.target
-
     def _processor(self) -> ImageReader:
-        return self._require_images().processor
+        target = text_of(self.target)
+        if not target.image_tokens or target.processor is None:
+            raise InputError(BLIND)
+        return target.processor
 
 
 def _has_image(content: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,8 +12,11 @@ import torch
 
 from specframe.decoding.clock import Clock
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import AheadDrafter, Drafter, drafting_ahead
+from specframe.kernel.interfaces import Drafter, drafting_ahead
 from specframe.kernel.types import Context, TokenTree
+
+RunAhead = Callable[[TokenTree, Context], None]
+"""The method that `drafting_ahead` finds."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Overlap:
 
     def __init__(self, drafter: Drafter, clock: Clock, threads: Threads | None = None) -> None:
         """The thread of a session's drafter; its time is booked on the session's clock."""
-        self._drafter = drafting_ahead(drafter)
+        self._run_ahead = drafting_ahead(drafter)
         self._clock = clock
         self._threads = threads
         self._worker: ThreadPoolExecutor | None = None
@@ -55,13 +58,13 @@ class Overlap:
 
         An exception of the drafter is raised at its end, once; one of the block goes first.
         """
-        return nullcontext() if self._drafter is None else self._drafting(self._drafter, draft, context)
+        return nullcontext() if self._run_ahead is None else self._drafting(self._run_ahead, draft, context)
 
     @contextmanager
-    def _drafting(self, drafter: AheadDrafter, draft: TokenTree, context: Context) -> Iterator[None]:
+    def _drafting(self, run_ahead: RunAhead, draft: TokenTree, context: Context) -> Iterator[None]:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "ahead", self._begin)
-        running = self._worker.submit(self._run, drafter, draft, context)
+        running = self._worker.submit(self._run, run_ahead, draft, context)
         try:
             with using(self._threads.target if self._threads else None):
                 yield
@@ -85,10 +88,10 @@ class Overlap:
 
     @staticmethod
     @torch.inference_mode()
-    def _run(drafter: AheadDrafter, draft: TokenTree, context: Context) -> float:
+    def _run(run_ahead: RunAhead, draft: TokenTree, context: Context) -> float:
         """Runs in the thread; returns the seconds that it took."""
         start = perf_counter()
-        drafter.run_ahead(draft, context)
+        run_ahead(draft, context)
         return perf_counter() - start
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Draw, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import History, RowSampling, Sampling
 
@@ -37,7 +36,7 @@ class Request:
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
     """Inputs that the target reads with the prompt, such as an image's pixels: see `Prompts`."""
     prefix: KnownPrefix | None = field(default=None, compare=False)
-    """A beginning of the prompt, shorter than it, that a `ChunkedTarget` need not read again."""
+    """A beginning of the prompt, shorter than it, that a target with `read_ahead` need not read again."""
 
 
 @dataclass
@@ -150,13 +149,12 @@ def following(
     return sampling.following(History(*pad([entry.text for entry in entries], device)))
 
 
-@runtime_checkable
-class BanningProcessor(Protocol):
-    """A logits processor that knows, without logits, some of the tokens that it bans."""
+Allows = Callable[[Sequence[int], Sequence[int], Sequence[int]], list[bool]]
+"""A logits processor's method `allows`, of one that knows without logits some of the tokens that it bans.
 
-    def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """For each node of a tree after a text, True unless it is banned; node 0 is the text's last token."""
-        ...
+Given a text, and the tokens and parents of a tree after it, it returns for each node True unless it is banned; node 0
+is the text's last token.
+"""
 
 
 def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
@@ -166,14 +164,14 @@ def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
     some by their tokens would change the law of the others.
     """
     processors: list[tuple[object, ...]] = [entry.request.sampling.processors for entry in entries]
-    guides = [[each for each in own if isinstance(each, BanningProcessor)] for own in processors]
+    guides: list[list[Allows]] = [[each.allows for each in own if hasattr(each, "allows")] for own in processors]
     if draft.levels == 0 or not any(guides):
         return draft
     fields = torch.stack([draft.tokens, draft.parent, draft.valid.long(), draft.draw.long()], 1)  # one copy to the host
     parts: list[list[list[int]]] = fields.tolist()
     kept, whole = list[list[int]](), True
     for entry, own, (tokens, parents, valid, draws) in zip(entries, guides, parts, strict=True):
-        allowed = [guide.allows(entry.text, tokens, parents) for guide in own]
+        allowed = [allows(entry.text, tokens, parents) for allows in own]
         left = {0}
         for node, parent in enumerate(parents[1:], 1):
             if parent in left and valid[node] and (draws[node] != Draw.TOP or all(each[node] for each in allowed)):
@@ -212,16 +210,15 @@ def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
         for place, request in enumerate(requests):
             alike.setdefault(0 if request.prefix is None else len(request.prefix.tokens), []).append(place)
         return list(alike.values())
-    if not isinstance(target, SeeingTarget):
-        raise InputError("the target reads texts alone; leave the image out")
+    text, images = text_of(target), text_of(target).image_tokens
     found: dict[object, list[int]] = {}
     for place, request in enumerate(requests):
-        target.require_inputs(request.inputs)
+        text.require_inputs(request.inputs)
         shapes = [
             (name, None if is_by_token(values, len(request.tokens)) else values.shape)
             for name, values in sorted(request.inputs.items())
         ]
-        count = sum(token in target.image_tokens for token in request.tokens) if shapes else 0
+        count = sum(token in images for token in request.tokens) if shapes else 0
         found.setdefault((count, *shapes), []).append(place)
     return list(found.values())
 

@@ -28,7 +28,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
+from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import Context, Cycle, GreedyScores, KnownPrefix, Scores, TokenTree
 from specframe.neural.forward import without_tracking
@@ -136,13 +136,13 @@ class Session:
         Its last token is left to the admission. One of which nothing is read yet begins with `prefix`. 0 from targets
         that read prompts whole. It needs a free slot; others may be admitted in between as long as they leave one.
         """
-        target = self.parts.target
-        if not isinstance(target, ChunkedTarget):
+        read = text_of(self.parts.target).read_ahead
+        if read is None:
             return 0
-        require_claim(target, self)
+        require_claim(self.parts.target, self)
         with self.clock.phase("prefill"):
             self._ahead = prompt
-            return target.read_ahead(prompt, limit, prefix)
+            return read(prompt, limit, prefix)
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[Request]) -> list[Entry]:

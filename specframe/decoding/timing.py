@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specframe.components.trees.recording import Expanding, WatchedTree
+from specframe.components.trees.recording import WatchedTree, watched
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import text_of
@@ -43,7 +43,7 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
         return run
 
     tree = WatchedTree(parts.tree, timed, timed_whole) if parts.tree is not None else None
-    drafter = parts.drafter.watched(timed, timed_whole) if isinstance(parts.drafter, Expanding) else parts.drafter
+    drafter = watched(parts.drafter, timed, timed_whole)
     computing = text_of(parts.target).computing
     hooks = _time_forwards(computing, clock) if computing is not None else []
     try:

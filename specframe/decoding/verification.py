@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.kernel.interfaces import GreedyTarget, Target, Verifier
+from specframe.kernel.interfaces import Target, Verifier, text_of
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import GreedyScores, Scores, TokenTree, Verdict
 from specframe.sampling.greedy import chosen, follow_argmax, reached_argmax
@@ -18,13 +18,13 @@ Judged = tuple[Verdict, Tensor | None]
 class Verification:
     """Scores of a target and verdicts of a verifier, each in the form that takes the least time.
 
-    Greedy decoding asks a `GreedyTarget` for the likeliest tokens alone. Where another part asks for the logits of such
-    scores, those of the next cycles are made at once, until `renew`.
+    Greedy decoding asks a target for the likeliest tokens alone, by `choose`. Where another part asks for the logits
+    of such scores, those of the next cycles are made at once, until `renew`.
     """
 
     def __init__(self, target: Target, verifier: Verifier) -> None:
         self._target, self._verifier = target, verifier
-        self._choose = target.choose if isinstance(target, GreedyTarget) else target.score
+        self._choose = text_of(target).choose
         self._by_position = verifier.needs.by_position
         self.renew()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from specframe.kernel.tree import ALL_DRAWS, Draw
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,6 @@ class Needs:
 
 
 @runtime_checkable
-class Reporting(Protocol):
-    """A drafter with figures of its own work, such as what its drafts read; `specframe run` prints them."""
-
-    def report(self) -> Mapping[str, Mapping[str, float]]:
-        """The figures so far by name, under the name of a part; empty before the first draft."""
-        ...
-
-
-@runtime_checkable
 class Shrinkable(Protocol):
     """A tree policy that has a small form, or a drafter that builds its own trees and has one."""
 
@@ -119,6 +112,18 @@ class Untrained(Protocol):
         ...
 
 
+def small_form(part: PartT) -> PartT:
+    """The small form of a part; the part itself where it has none."""
+    small: PartT = part.smaller() if isinstance(part, Shrinkable) else part
+    return small
+
+
+def untrained_form(part: PartT, vocab: int) -> PartT:
+    """The untrained form of a part for a target of `vocab` tokens; the part itself where it has none."""
+    untrained: PartT = part.untrained(vocab) if isinstance(part, Untrained) else part
+    return untrained
+
+
 class ImageReader(Protocol):
     """The processor of a target: what it makes of texts with images, token ids and the inputs that go with them."""
 
@@ -133,34 +138,12 @@ class ImageReader(Protocol):
         ...
 
 
-@runtime_checkable
-class SeeingTarget(Protocol):
-    """A target that can read inputs with a prompt: see `Prompts.inputs`. `image_tokens` stand for parts of an image."""
-
-    image_tokens: frozenset[int]
-    processor: ImageReader
-
-    def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raises InputError for inputs that it does not read."""
-
-
-@runtime_checkable
-class ApproximateTarget(Protocol):
-    """A target that may read less than all of a prompt: its distribution is then not that of its model."""
-
-    @property
-    def approximate(self) -> bool:
-        """True if it does."""
-        ...
-
-    def full(self) -> Any:
-        """A target of its own state around the same weights that reads everything."""
-        ...
-
-
 def is_approximate(target: object) -> bool:
-    """Returns whether a target's distribution is not that of its model, so that no verifier makes it lossless."""
-    return isinstance(target, ApproximateTarget) and target.approximate
+    """Returns whether a target's distribution is not that of its model, so that no verifier makes it lossless.
+
+    A target that may read less than all of a prompt states by `approximate` that it does.
+    """
+    return getattr(target, "approximate", False) is True
 
 
 class DelegatingTarget:
@@ -201,22 +184,3 @@ def _with_names(cls: type[DelegatingTarget], names: frozenset[str]) -> type[Any]
     if "choose" in further and hasattr(cls, "score"):
         further["choose"] = lambda self, tree: self.score(tree)
     return type(cls.__name__, (cls,), further | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
-
-
-def _offered(name: str, default: Any = None) -> Any:
-    """A property: what a target offers under this name."""
-    return property(lambda self: getattr(self.target, name, default))
-
-
-def _nothing() -> None:
-    """Returns None, as a target that offers no such thing."""
-
-
-class Offered:
-    """A target's `TextTarget`: what it offers, and defaults for the rest."""
-
-    device, tokenizer, model, gguf, computing = map(_offered, ("device", "tokenizer", "model", "gguf", "computing"))
-    ends, fingerprint, sibling = _offered("ends", ()), _offered("fingerprint", _nothing), _offered("sibling", _nothing)
-
-    def __init__(self, target: object) -> None:
-        self.target = target

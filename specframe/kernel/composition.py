@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, SpecframeError
@@ -15,51 +15,45 @@ if TYPE_CHECKING:
     import torch
 
 
-@runtime_checkable
-class FeatureVerifier(Protocol):
-    """A verifier that reads the target's features: its laws have those that it declares."""
+def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
+    """Figures of a drafter's own work so far, by its method `report`: by name, under the name of a part.
 
-    taps: frozenset[str]
-    """The target features it reads."""
-
-    def bind(self, target: Target) -> None:
-        """Loads its weights, and checks that they are this target's; the taps were requested before.
-
-        Its constructor opens no file, as a drafter's opens none.
-        """
-        ...
+    Empty before the first draft, and for a drafter without the method. `specframe run` prints them.
+    """
+    report: Callable[[], Mapping[str, Mapping[str, float]]] | None = getattr(drafter, "report", None)
+    return {} if report is None else {part: dict(figures) for part, figures in report().items()}
 
 
-@runtime_checkable
-class Relaxed(Protocol):
-    """A lossy verifier that is lossless at one end of its options, as leniency 1: a certificate runs that form, too."""
+def timed_in(drafter: Drafter, tree: TreePolicy | None) -> tuple[Drafter, TreePolicy | None]:
+    """The drafter whose forward passes are timed for `run.costs`, and the tree policy that it grows, if it grows one.
 
-    def strict(self) -> Verifier:
-        """The same rule, bound as this one is, where it is lossless."""
-        ...
-
-
-@runtime_checkable
-class TimedDrafter(Protocol):
-    """A drafter around others, one of which is timed in its place for `run.costs`."""
-
-    def timed(self) -> tuple[Drafter, TreePolicy | None]:
-        """The drafter whose forward passes are timed, and the tree policy that it grows, if it grows one."""
-        ...
+    A drafter around others names both by its method `timed`; any other is timed itself.
+    """
+    timed: Callable[[], tuple[Drafter, TreePolicy | None]] | None = getattr(drafter, "timed", None)
+    return (drafter, tree) if timed is None else timed_in(*timed())
 
 
-@runtime_checkable
-class DistantDrafter(Protocol):
-    """A drafter on a device of its own."""
+def devices_of(drafter: Drafter) -> tuple[torch.device, torch.device] | None:
+    """The target's device and the drafter's, by the `places` of a drafter on another device; None for others."""
+    return getattr(drafter, "places", None)
 
-    @property
-    def places(self) -> tuple[torch.device, torch.device]:
-        """The target's device and the drafter's."""
-        ...
+
+def strict_form(verifier: Verifier) -> Verifier | None:
+    """The lossless form of a lossy verifier, bound as it is, by its method `strict`; None where it has none.
+
+    It is the same rule at one end of its options, as with a leniency of 1: a certificate runs that form, too.
+    """
+    strict: Callable[[], Verifier] | None = getattr(verifier, "strict", None)
+    return None if strict is None else strict()
+
+
+def taps_of(verifier: Verifier) -> frozenset[str]:
+    """The target features that a verifier reads from its laws, by its `taps`; empty for most."""
+    return getattr(verifier, "taps", frozenset())
 
 
 def will_approximate(target: Any) -> bool:
-    """Returns whether a target, as a plan's `Part`, is approximate once it is built (`ApproximateTarget`)."""
+    """Returns whether a target, as a plan's `Part`, is approximate once it is built: see `is_approximate`."""
     options = [target.options.get(name) for name in ("prompt", "keep")]
     return options != [None, None] or getattr(target.component, "approximate", None) is True
 
@@ -121,16 +115,19 @@ def misfits(
 
 
 def attach(verifier: Verifier, target: Target) -> None:
-    """Requests what a verifier reads of the target, and binds it; one that reads no features stays as it is.
+    """Requests the features that a verifier reads of the target, and calls its `bind`; others stay as they are.
+
+    `bind(target)` loads the weights, and checks that they are this target's: a constructor opens no file.
 
     Raises CompositionError for a target without these features.
     """
-    if not isinstance(verifier, FeatureVerifier):
+    bind: Callable[[Target], None] | None = getattr(verifier, "bind", None)
+    if bind is None or not hasattr(verifier, "taps"):
         return
     try:
-        target.request(verifier.taps)
+        target.request(taps_of(verifier))
     except SpecframeError as error:
         raise CompositionError(
             f"the verifier {type(verifier).__name__} reads features of the target: {error}"
         ) from error
-    verifier.bind(target)
+    bind(target)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from specframe.kernel.capabilities import Offered
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     import torch
     from torch import Tensor
 
-    from specframe.kernel.capabilities import Needs, Promise
+    from specframe.kernel.capabilities import ImageReader, Needs, Promise
     from specframe.kernel.sampling import Laws, RandomSource
     from specframe.kernel.types import (
         Committed,
@@ -35,7 +35,7 @@ class Target(Protocol):
     """The model whose law must be preserved.
 
     The rows of a session are dense: with R rows, every tensor's first dimension is R. Rows join after the others
-    (`admit`) and leave by `keep`.
+    (`admit`) and leave by `keep`. A target may have the members of `TextTarget`, too.
     """
 
     context: int
@@ -97,65 +97,93 @@ class NeuralTarget(Target, Protocol):
         """One causal forward without gradients over texts [B, L], right-padded, and `inputs`; `drafts` end them."""
 
 
-@runtime_checkable
-class TextTarget(Protocol):
-    """The further things that a target of texts offers; of any target, `text_of` gives those that it has."""
+class TextTarget:
+    """Optional attributes and methods of a target, with defaults for those that it lacks.
+
+    A target defines them under these names, and is asked for them through `text_of`.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
     @property
     def device(self) -> torch.device | None:
         """The device of its tokens; None: the CPU."""
+        return getattr(self.target, "device", None)
 
     @property
     def tokenizer(self) -> Any:
         """Tokenizer of transformers, or None."""
+        return getattr(self.target, "tokenizer", None)
 
     @property
     def ends(self) -> Collection[int]:
         """The tokens that end a text."""
+        return getattr(self.target, "ends", ())
 
     @property
     def model(self) -> Any:
         """Model of transformers, or None."""
+        return getattr(self.target, "model", None)
 
     @property
     def gguf(self) -> Path | None:
         """The GGUF file of the same model, if there is one."""
+        return getattr(self.target, "gguf", None)
 
     @property
     def computing(self) -> Any:
         """The forward pass over nodes as a module, whose calls are timed; None: they are not timed."""
+        return getattr(self.target, "computing", None)
+
+    @property
+    def image_tokens(self) -> frozenset[int]:
+        """The tokens that stand for parts of an image; empty: it reads texts alone."""
+        return getattr(self.target, "image_tokens", frozenset())
+
+    @property
+    def processor(self) -> ImageReader | None:
+        """The processor of texts with images; None: it reads texts alone."""
+        return getattr(self.target, "processor", None)
+
+    @property
+    def choose(self) -> Callable[[TokenTree], Scores | GreedyScores]:
+        """`score`, or a method that returns `GreedyScores` where it finds argmax tokens faster than it makes logits."""
+        return getattr(self.target, "choose", self.target.score)
+
+    @property
+    def read_ahead(self) -> Callable[[Sequence[int], int, KnownPrefix | None], int] | None:
+        """A method that reads up to `limit` further tokens of a prompt, its last excepted, before the row's admission.
+
+        It is called with the prompt, the limit and a `prefix`, with which a prompt begins of which nothing is read yet,
+        and returns how many tokens are read in all. Other rows go on in between: one prompt at a time, in a free slot,
+        until other prompts take that; its own admission reads the rest only. None: prompts are read whole.
+        """
+        return getattr(self.target, "read_ahead", None)
+
+    def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        """Raises InputError for inputs of a prompt that it does not read: see `Prompts.inputs`."""
+        if hasattr(self.target, "require_inputs"):
+            self.target.require_inputs(inputs)
+        elif inputs:
+            raise InputError("the target reads texts alone; leave the image out")
 
     def fingerprint(self) -> str | None:
         """A name for all that the time of a forward pass depends on, machine excepted; None: it is not timed."""
+        return self.target.fingerprint() if hasattr(self.target, "fingerprint") else None
 
     def sibling(self) -> Target | None:
         """A target of its own state and features around the same weights; None: it has to be built anew."""
+        return self.target.sibling() if hasattr(self.target, "sibling") else None
+
+    def full(self) -> Target:
+        """A sibling that reads all of a prompt, of a target that is `approximate`; of others the target itself."""
+        return self.target.full() if hasattr(self.target, "full") else self.target
 
 
 def text_of(target: Target) -> TextTarget:
-    """The further things that this target offers, with defaults for those that it does not."""
-    return cast("TextTarget", Offered(target))
-
-
-@runtime_checkable
-class GreedyTarget(Target, Protocol):
-    """A target that may find the likeliest tokens faster than it makes logits."""
-
-    def choose(self, tree: TokenTree) -> Scores | GreedyScores:
-        """The same as `score`, as `GreedyScores` where that is faster."""
-
-
-@runtime_checkable
-class ChunkedTarget(Target, Protocol):
-    """A target that can read a prompt piece by piece, before its row is admitted: others go on in between."""
-
-    def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
-        """Reads up to `limit` further tokens of a prompt, its last excepted; returns how many are read in all.
-
-        A prompt of which nothing is read yet begins with `prefix`.
-
-        One prompt at a time, in a free slot, until other prompts take that; its own admission reads the rest only.
-        """
+    """The optional attributes and methods of a target, with defaults for those that it lacks."""
+    return TextTarget(target)
 
 
 class TreePolicy(Protocol):
@@ -214,21 +242,14 @@ class Drafter(Protocol):
         """Keeps these rows, int64 [R], in this order; the others are finished."""
 
 
-@runtime_checkable
-class AheadDrafter(Drafter, Protocol):
-    """A drafter that goes on while the target scores its last draft; its promise has `ahead`."""
+def drafting_ahead(drafter: Drafter) -> Callable[[TokenTree, Context], None] | None:
+    """The method `run_ahead` of a drafter whose promise has `ahead`; None: it waits while the target scores its draft.
 
-    def run_ahead(self, draft: TokenTree, context: Context) -> None:
-        """Drafts after a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
-
-        The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. What
-        is drafted may be proposed by the next `propose`, where the commit before it shows that its prefix was emitted.
-        """
-
-
-def drafting_ahead(drafter: Drafter) -> AheadDrafter | None:
-    """The drafter, if it drafts ahead: a wrapper has the method whatever it wraps."""
-    return drafter if drafter.promise.ahead and isinstance(drafter, AheadDrafter) else None
+    The method drafts after a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
+    The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. What is
+    drafted may be proposed by the next `propose`, where the commit before it shows that its prefix was emitted.
+    """
+    return getattr(drafter, "run_ahead", None) if drafter.promise.ahead else None  # a wrapper has it at any rate
 
 
 class TextDrafter(Drafter, Protocol):

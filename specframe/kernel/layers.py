@@ -156,6 +156,11 @@ class KVSelection(Protocol):
         """Keeps these rows, int64 [R], in this order; the others are finished."""
 
 
+def reads_upper(kv_selection: KVSelection | None) -> bool:
+    """Returns whether a KV selection reads only the upper halves of keys and values in split int8: its `upper`."""
+    return getattr(kv_selection, "upper", False) is True
+
+
 class PromptSelection(Protocol):
     """Chooses the tokens of a long prompt that are read in place of all of it, by a drafter or by a target.
 
@@ -174,15 +179,6 @@ class PromptSelection(Protocol):
 
     def choose(self, prompt: Sequence[int]) -> list[int]:
         """The places that are read, `tokens` of them, ascending, of a prompt that has more."""
-        ...
-
-
-@runtime_checkable
-class ReadableDrafter(Protocol):
-    """A drafter whose model can read texts as a target does."""
-
-    def as_target(self) -> LayeredTarget:
-        """The model as a target of its own state, whose memory has queries where its attention shows them."""
         ...
 
 
@@ -207,13 +203,6 @@ class LookingAhead(Protocol):
 
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
         """Observes the queries [layers, R, heads, T, D] of tokens after new rows, the last ones of the memory."""
-
-
-@runtime_checkable
-class UpperHalfSelection(KVSelection, Protocol):
-    """A KV selection that reads only the upper halves of keys and values, of a target that keeps them in split int8."""
-
-    upper: bool
 
 
 @runtime_checkable
@@ -259,9 +248,16 @@ class LayeredTarget(NeuralTarget, Protocol):
         """
 
 
-@runtime_checkable
+def reader_of(drafter: Drafter) -> Callable[[], LayeredTarget] | None:
+    """The method `as_target` of a drafter whose model can read texts as a target does; None for any other.
+
+    It returns the model as a target of its own state, whose memory has queries where its attention shows them.
+    """
+    return getattr(drafter, "as_target", None)
+
+
 class ExitingModel(LanguageModelDrafter, Protocol):
-    """A trainable language model that can be read after several of its layers."""
+    """A language model whose first layers are smaller drafters, read by the model's own final norm and LM head."""
 
     @property
     def depth(self) -> int:
@@ -274,10 +270,6 @@ class ExitingModel(LanguageModelDrafter, Protocol):
 
         Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
         """
-
-
-class ExitingDrafter(ExitingModel, Drafter, Protocol):
-    """A drafter whose first layers are smaller drafters, read by the model's own final norm and LM head."""
 
     def exit_after(self, exits: Sequence[int]) -> None:
         """Prepares `expand_to` for these numbers of layers, ascending; between `bind` and `open`."""

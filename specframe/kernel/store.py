@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from specframe.kernel.interfaces import Target
+    from specframe.kernel.interfaces import Drafter, Target
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Store(Protocol):
         ...
 
 
-@runtime_checkable
-class Continuing(Protocol):
-    """A drafter that also copies after tokens that were drafted and are not committed yet."""
+def continuation_of(drafter: Drafter) -> Callable[[Sequence[Sequence[int]]], list[list[int]]] | None:
+    """The method `continued` of a drafter that also copies after tokens that are drafted and not committed yet.
 
-    def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Returns the chain it would propose if each row's text went on by a path from below its root; [] for none."""
-        ...
+    It returns the chains that the drafter would propose if each row's text went on by a path from below its root; []
+    for none.
+    """
+    return getattr(drafter, "continued", None)

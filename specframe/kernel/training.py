@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -84,63 +85,56 @@ class Loss(Protocol):
 
 
 class Rollout(Protocol):
-    """Way in which training unrolls a drafter."""
+    """Way in which training unrolls a drafter. It may have the methods of `RolloutMethods`, too."""
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
+        """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end).
+
+        The teachers of validation are of the unchanged texts.
+        """
 
 
-@runtime_checkable
-class SteppedRollout(Protocol):
-    """A rollout with a schedule by steps: its behaviour depends on the step alone, so that runs resume."""
+@dataclass(frozen=True)
+class RolloutMethods:
+    """Optional methods of a rollout, each under its name; None for one that it lacks."""
 
-    def begin(self, step: int, total: int) -> None:
-        """Takes note of the step that comes now, of `total`, from 0 on; before the rollout is called in it."""
+    begin: Callable[[int, int], None] | None
+    """Takes note of the step that comes now, of a total, from 0 on; before the rollout is called in it.
 
+    Such a rollout's behaviour depends on the step alone, so that runs resume.
+    """
+    rewrite: Callable[[Trainable, Tensor, Tensor], tuple[Tensor, Tensor]] | None
+    """The texts that the target teaches for this drafter instead of tokens [B, L], and which of their positions count,
+    given mask [B, L]."""
+    ask: Callable[[NeuralTarget, Trainable, Tensor, Tensor], Teacher] | None
+    """The target's answers for this drafter, for example to its own drafts, given texts [B, L] and which of their
+    positions count, mask [B, L]."""
 
-@runtime_checkable
-class RewritingRollout(Protocol):
-    """A rollout that changes the texts before the target teaches them."""
-
-    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored, as in every rollout."""
-
-    def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The texts to be taught instead of tokens [B, L], and which of their positions count, mask [B, L]."""
-
-
-@runtime_checkable
-class AskingRollout(Protocol):
-    """A rollout that asks the target itself, for example for its answers to drafts of the drafter's own."""
-
-    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored, as in every rollout; validation's teachers are of the unchanged texts."""
-
-    def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Teacher:
-        """The target's answers, given texts [B, L] and which of their positions count, mask [B, L]."""
-
-
-@runtime_checkable
-class TranslatingDrafter(Protocol):
-    """A drafter around one of another vocabulary, which learns the target's answers in tokens of its own."""
+    @classmethod
+    def of(cls, rollout: Rollout | None) -> Self:
+        """The optional methods of a rollout."""
+        return cls(*(getattr(rollout, each.name, None) for each in fields(cls)))
 
     @property
-    def drafter(self) -> Trainable:
-        """The drafter that learns."""
+    def teaches(self) -> bool:
+        """True if the rollout decides what the target is asked."""
+        return self.rewrite is not None or self.ask is not None
 
-    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """The same answers of the target in the drafter's tokens, a text for each answer.
 
-        Every run of `answers` [B, L], positions whose next token the target wrote, is an answer.
-        """
+def translation_of(drafter: object) -> Callable[[Teacher, Tensor], Teacher] | None:
+    """The method `translate` of a drafter around one of another vocabulary, its `drafter`, which learns in its place.
+
+    It makes of a teacher and `answers` [B, L] the same answers of the target in the drafter's tokens, a text for each
+    answer: a run of positions whose next token the target wrote. None for any other drafter.
+    """
+    return getattr(drafter, "translate", None) if hasattr(drafter, "drafter") else None
 
 
 def learning_in(drafter: Any) -> Any:
     """The drafter that is trained: the given one, or the one of another vocabulary that it translates for."""
-    return drafter.drafter if isinstance(drafter, TranslatingDrafter) else drafter
+    return drafter if translation_of(drafter) is None else drafter.drafter
 
 
-@runtime_checkable
 class Watcher(Protocol):
     """Receives the events of a training run, in its main process: for logs, alerts, early looks."""
 

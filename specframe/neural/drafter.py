@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.capabilities import Promise, Untrained
+from specframe.kernel.capabilities import Promise, untrained_form
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable
@@ -79,8 +79,7 @@ class NeuralDrafter(Generic[NetworkT]):
         """A copy of this drafter without weights, unbound, for a target of `vocab` tokens."""
         drafter = copy.copy(self)
         drafter.weights = drafter._bound = drafter._session = drafter._reader = drafter._rounded = drafter._known = None
-        if isinstance(self.head, Untrained):
-            drafter.head = self.head.untrained(vocab)
+        drafter.head = untrained_form(self.head, vocab)
         return drafter
 
     def build(self, target: NeuralTarget) -> NetworkT:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Target
-from specframe.kernel.types import Frontier, Predicted, Proposal
+from specframe.kernel.types import Frontier, Proposal
 from specframe.neural.quantize import Quantization
 
 
@@ -38,24 +38,6 @@ def divisible(target: NeuralTarget, head: str) -> DivisibleTarget:
     )
 
 
-@runtime_checkable
-class ConfidentHead(Head, Protocol):
-    """A head that also predicts whether the token drafted from its logits is accepted: the head `acceptance`."""
-
-    def confidence(self, features: Tensor) -> Tensor:
-        """The probability that this token is accepted, if all above it are: [..., D] -> [...]."""
-        ...
-
-
-@runtime_checkable
-class FrozenHead(Protocol):
-    """A drafter that may have one LM head without trained weights for all its predictions."""
-
-    def frozen_head(self, predicted: Predicted) -> Callable[[Tensor], Tensor] | None:
-        """The LM head of predictions, [.., H] -> [.., v], each by itself; None for heads of another kind."""
-        ...
-
-
 def support_of(part: object) -> Tensor | None:
     """The tokens of the logits' columns of a head or drafter, int64 [v]; None: the whole vocabulary.
 
@@ -71,8 +53,9 @@ def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Propos
 
     `features` [B, F, K, D] are the head's inputs.
     """
-    # A class is looked at once; an instance of a Protocol in every call, which takes longer than the head's product.
-    confidence = head.confidence(features) if issubclass(type(head), ConfidentHead) else None  # type: ignore[union-attr]
+    # Looked up in the class: an nn.Module has a slow answer for what it lacks.
+    estimate: Callable[[Head, Tensor], Tensor] | None = getattr(type(head), "confidence", None)
+    confidence = None if estimate is None or head is None else estimate(head, features)
     return Proposal(logits, confidence, support_of(head), getattr(head, "vocab", None))
 
 

@@ -278,8 +278,8 @@ def propose(
 def _propose(parts: Parts, root: torch.Tensor, context: Context) -> TokenTree:
     """A draft, after which a drafter that drafts ahead goes on, as it does while the target scores."""
     draft = parts.drafter.propose(root, parts.tree, context)
-    if (ahead := drafting_ahead(parts.drafter)) is not None:
-        ahead.run_ahead(draft, context)
+    if (run_ahead := drafting_ahead(parts.drafter)) is not None:
+        run_ahead(draft, context)
     return draft
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import GreedyTarget, NeuralTarget, Target
+from specframe.kernel.interfaces import NeuralTarget, Target, text_of
 from specframe.kernel.types import Committed, GreedyScores, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.laws import first_argmax
@@ -70,8 +70,8 @@ def check_session(target: Target, literal: Target, taps: frozenset[str], close: 
         tree, paths = _grown(torch.tensor([text[-1] for text in texts]), target.vocab_size, cycle)
         draft = tree.tree
         check_scores(draft, scores := target.score(draft), literal, texts, close)
-        if isinstance(target, GreedyTarget):
-            check_chosen(draft, target.choose(draft), scores)
+        if (choose := text_of(target).choose) != target.score:
+            check_chosen(draft, choose(draft), scores)
         length = torch.tensor([(row + cycle) % (draft.levels + 1) for row in range(len(texts))])
         path = torch.full((len(texts), draft.levels), -1)
         for row, count in enumerate(length.tolist()):

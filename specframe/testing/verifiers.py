@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.kernel.capabilities import Promise, Untrained
-from specframe.kernel.composition import FeatureVerifier, Relaxed, attach
+from specframe.kernel.capabilities import Promise, untrained_form
+from specframe.kernel.composition import attach, strict_form, taps_of
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
@@ -57,17 +57,16 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
 def ready(make: Callable[[], Verifier]) -> Verifier:
     """A verifier as a session has it: one that reads features is bound to a small target, in its lossless form."""
     verifier = make()
-    if not isinstance(verifier, FeatureVerifier):
+    if not taps_of(verifier):
         return verifier
-    made = verifier.untrained(VOCAB) if isinstance(verifier, Untrained) else verifier
+    made = untrained_form(verifier, VOCAB)
     attach(made, tiny_target(vocab=VOCAB, size=WIDTH))
-    return made.strict() if isinstance(made, Relaxed) else made
+    return strict_form(made) or made
 
 
 def _laws(verifier: Verifier, p: Tensor) -> AllLaws:
     """The laws p [B, N, V], with the features that the verifier reads: zeros."""
-    taps = verifier.taps if isinstance(verifier, FeatureVerifier) else ()
-    return AllLaws(p, {tap: p.new_zeros(*p.shape[:2], WIDTH) for tap in taps})
+    return AllLaws(p, {tap: p.new_zeros(*p.shape[:2], WIDTH) for tap in taps_of(verifier)})
 
 
 def check_root_only(verifier: Verifier) -> None:

@@ -14,17 +14,16 @@ from torch import Tensor
 
 from specframe.components.losses.distillation import Distillation
 from specframe.components.rollouts.text import AlongText
-from specframe.kernel.capabilities import Shrinkable, Untrained
+from specframe.kernel.capabilities import small_form, untrained_form
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.training import (
-    AskingRollout,
     Loss,
-    RewritingRollout,
     Rollout,
+    RolloutMethods,
     Trainable,
-    TranslatingDrafter,
     learning_in,
+    translation_of,
 )
 from specframe.kernel.types import Committed, Context, Cycle, Teacher, TokenTree
 from specframe.recipes.registry import one_line
@@ -88,7 +87,7 @@ class Online:
             raise CompositionError(
                 f"online: of {name} its head is trained, which has weights of its own: give its `loss` and `rollout`"
             )
-        if isinstance(rollout, RewritingRollout | AskingRollout):
+        if RolloutMethods.of(rollout).teaches:
             raise CompositionError("online: this rollout needs texts that the target has not read: give another one")
         for option, value, least in (
             ("every", every, 1),
@@ -115,13 +114,13 @@ class Online:
     def untrained(self, vocab: int) -> Online:
         """A copy for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
         twin = copy.copy(self)
-        twin.drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        twin.drafter = untrained_form(self.drafter, vocab)
         return Restless.of(twin)
 
     def smaller(self) -> Online:
         """A copy with the small form of its drafter."""
         twin = copy.copy(self)
-        twin.drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
+        twin.drafter = small_form(self.drafter)
         twin.promise = replace(twin.drafter.promise, row_independent=False)
         return twin
 
@@ -204,9 +203,8 @@ class Online:
     def _teacher(self, transcript: Transcript) -> Teacher:
         """Returns the training example of a request, in the tokens of the drafter that learns."""
         teacher = transcript.teacher(self.length)
-        if isinstance(self.drafter, TranslatingDrafter):
-            return self.drafter.translate(teacher, transcript.answer(self.length))
-        return teacher
+        translate = translation_of(self.drafter)
+        return teacher if translate is None else translate(teacher, transcript.answer(self.length))
 
 
 class Restless(Online):

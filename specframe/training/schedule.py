@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.training import AskingRollout, RewritingRollout, SteppedRollout
+from specframe.kernel.training import RolloutMethods
 from specframe.training.settings import Mixture, TrainSettings
 
 
@@ -123,7 +123,8 @@ def ends_of(settings: TrainSettings, order: Order) -> list[End]:
     marks = sorted(cooldown.get("at", []))
     if not marks:
         return [End(settings, settings.steps or order.steps(settings.epochs))]
-    if len(marks) > 1 and isinstance(settings.rollout, SteppedRollout | RewritingRollout | AskingRollout):
+    rollout = RolloutMethods.of(settings.rollout)
+    if len(marks) > 1 and (rollout.teaches or rollout.begin is not None):
         raise CompositionError(
             f"train.cooldown.at: the rollout {type(settings.rollout).__name__} depends on the steps before, so that "
             "branches of one run would not be runs of their own: give one mark"

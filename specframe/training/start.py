@@ -7,8 +7,7 @@ pass over a few texts and one system of 2 D + 1 unknowns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -24,41 +23,22 @@ RIDGE = 1e-3
 """Ridge added to the diagonal of the normal equations, relative to it."""
 
 
-@runtime_checkable
-class FusingDrafter(Trainable, Protocol):
-    """A trainable drafter whose first map fuses a token's embedding with the feature before it (EAGLE's family)."""
-
-    @property
-    def fusion(self) -> nn.Linear | None:
-        """The map, [embedding, feature] of 2 D numbers -> D; None for a network that has another."""
-        ...
-
-    @property
-    def branches(self) -> list[nn.Linear]:
-        """The last map of every branch that is added to the output of the fusion."""
-        ...
-
-
-@runtime_checkable
-class FittingDrafter(Trainable, Protocol):
-    """A trainable drafter that knows how to start from a regression on texts (EAGLE-3)."""
-
-    def fit(self, teachers: Iterable[Teacher]) -> float:
-        """The share of the target's features that the regression explains, whose solution is in the drafter then."""
-        ...
-
-
 def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teaching, count: int) -> float:
     """The share of the features' variance that the fitted map explains, on the `count` texts it was fitted to.
 
     The map from (embedding of token i + 1, feature i) to feature i + 1 is put into the drafter, and the branches
     after it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
-    drafter without such a map, InputError where the texts hold too little to be fitted to. A drafter with a regression
-    of its own is asked for it.
+    drafter without such a map, InputError where the texts hold too little to be fitted to.
+
+    The drafter (EAGLE's family) has the map as `fusion`, [embedding, feature] of 2 D numbers -> D, or None there; and
+    as `branches` the last map of every branch that is added to its output. A drafter with a method `fit` (EAGLE-3) is
+    given the teachers, and returns that share of a regression of its own, whose solution it has then.
     """
-    if isinstance(drafter, FittingDrafter):
-        return drafter.fit(teaching(torch.tensor([row])) for row in range(min(count, len(texts))))
-    fusion = drafter.fusion if isinstance(drafter, FusingDrafter) else None
+    own: Callable[[Iterable[Teacher]], float] | None = getattr(drafter, "fit", None)
+    if own is not None:
+        return own(teaching(torch.tensor([row])) for row in range(min(count, len(texts))))
+    fusion: nn.Linear | None = getattr(drafter, "fusion", None)
+    branches: list[nn.Linear] = getattr(drafter, "branches", [])
     if fusion is None:
         raise CompositionError(
             f"train.fit fits the map that fuses token and feature, as EAGLE's drafter has it, and "
@@ -85,7 +65,7 @@ def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teachi
         fusion.weight.copy_(solution[:-1].T)
         if fusion.bias is not None:
             fusion.bias.copy_(solution[-1])
-        for branch in drafter.branches if isinstance(drafter, FusingDrafter) else []:
+        for branch in branches:
             branch.weight.zero_()
     variance = (wanted_squares - products[-1].square() / n).sum()
     left = (wanted_squares - 2 * (solution * products).sum(0) + (solution * (squares @ solution)).sum(0)).sum()

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +17,7 @@ from torch import Tensor
 from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.predictions import LazyTeacher
-from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
+from specframe.kernel.training import Rollout, RolloutMethods, Trainable
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
@@ -38,12 +37,8 @@ NORMALISER, BEST = "normaliser", "best"
 """Names of the parts of the target's laws that the cache holds in addition to the taps."""
 
 
-class Teaching(Protocol):
-    """A source of teachers for texts."""
-
-    def __call__(self, rows: Tensor) -> Teacher:
-        """The target's outputs for texts [B], indices on the host."""
-        ...
+Teaching = Callable[[Tensor], Teacher]
+"""A source of teachers: the target's outputs for texts [B], indices on the host."""
 
 
 class SupportLaws:
@@ -149,29 +144,28 @@ class SupportTeachers:
         return teacher if self.laws.support is None else self.laws.over_support(teacher, *self.laws.summary(teacher))
 
 
-def rewritten(target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: RewritingRollout) -> Teaching:
-    """The target's forward over texts [B] that the rollout rewrites, such as with samples of the drafter."""
+def taught_by(rollout: Rollout, target: NeuralTarget, texts: Texts, drafter: Trainable) -> Teaching:
+    """Teachers of texts [B] by a rollout that rewrites them, or that asks the target itself: see `RolloutMethods`."""
     require_texts(texts, rollout)
-    return lambda rows: target.teach(*rollout.rewrite(drafter, *texts.batch(rows)))
-
-
-def asked(target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> Teaching:
-    """Teachers of texts [B] with the answers that the rollout asks of the target, such as those after its drafts."""
-    require_texts(texts, rollout)
-    return lambda rows: rollout.ask(target, drafter, *texts.batch(rows))
+    methods = RolloutMethods.of(rollout)
+    if (rewrite := methods.rewrite) is not None:
+        return lambda rows: target.teach(*rewrite(drafter, *texts.batch(rows)))
+    ask = methods.ask
+    assert ask is not None, "the texts are taught as they are"
+    return lambda rows: ask(target, drafter, *texts.batch(rows))
 
 
 class TranslatedTeachers:
     """Teachers of another source, in the tokens of a drafter of another vocabulary."""
 
-    def __init__(self, teaching: Teaching, drafter: TranslatingDrafter) -> None:
+    def __init__(self, teaching: Teaching, translate: Callable[[Teacher, Tensor], Teacher]) -> None:
         self.teaching = teaching
-        self.drafter = drafter
+        self.translate = translate
 
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's answers in texts [B]; a text for each."""
         teacher = self.teaching(rows)
-        return self.drafter.translate(teacher, teacher.mask)
+        return self.translate(teacher, teacher.mask)
 
 
 class Cached:

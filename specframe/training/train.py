@@ -11,17 +11,15 @@ from typing import Any
 import torch
 
 from specframe.files.folders import writing
-from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import (
-    AskingRollout,
     FeatureDrafter,
-    RewritingRollout,
+    RolloutMethods,
     Trainable,
-    TranslatingDrafter,
     Watcher,
     learning_in,
+    translation_of,
 )
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
@@ -38,8 +36,7 @@ from specframe.training.teaching import (
     SupportTeachers,
     Teaching,
     TranslatedTeachers,
-    asked,
-    rewritten,
+    taught_by,
 )
 from specframe.training.timing import steps_within
 from specframe.training.trackers import Trackers, require_trackers
@@ -104,27 +101,25 @@ def prepared(
     """
     tokenizer = tokenizer or text_of(target).tokenizer
     settings = precision.chosen(settings, target)
-    translating = drafter if isinstance(drafter, TranslatingDrafter) else None
+    translate = translation_of(drafter)
     drafter = learning_in(drafter)
-    _check(target, drafter, losses, settings, tokenizer, translating is not None)
+    _check(target, drafter, losses, settings, tokenizer, translate is not None)
     processes = Processes(target.device)
     with (
         _held(settings.out, processes),
         borrowed_generators(target.device),
         precision.prepared(settings, drafter.module),
     ):
-        reader = target.processor if isinstance(target, SeeingTarget) and target.image_tokens else None
+        reader = text_of(target).processor if text_of(target).image_tokens else None
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size, reader)]
         sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
-        if translating is not None:
-            sources = [TranslatedTeachers(source, translating) for source in sources]
+        if translate is not None:
+            sources = [TranslatedTeachers(source, translate) for source in sources]
         taught, held = (TaughtTexts(*each) for each in zip(parts, sources, strict=True))
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, taught.texts, taught.teaching, settings.fit)
-        if isinstance(settings.rollout, RewritingRollout):
-            taught = replace(taught, teaching=rewritten(target, taught.texts, drafter, settings.rollout))
-        elif isinstance(settings.rollout, AskingRollout):
-            taught = replace(taught, teaching=asked(target, taught.texts, drafter, settings.rollout))
+        if RolloutMethods.of(settings.rollout).teaches:
+            taught = replace(taught, teaching=taught_by(settings.rollout, target, taught.texts, drafter))
         rest = (
             taught,
             held,
@@ -194,11 +189,12 @@ def _check(
         raise InputError("there is no loss to minimise; give the recipe a `loss` section")
     if tokenizer is None:
         raise InputError("the target has no tokenizer, so its training data cannot be read")
-    if settings.cache is not None and isinstance(settings.rollout, RewritingRollout | AskingRollout):
+    teaches = RolloutMethods.of(settings.rollout).teaches
+    if settings.cache is not None and teaches:
         raise CompositionError(
             "a rollout that rewrites the texts cannot use features of the old ones: remove train.cache"
         )
-    if translated and isinstance(settings.rollout, RewritingRollout | AskingRollout):
+    if translated and teaches:
         raise CompositionError(
             "a drafter of another vocabulary learns along texts as they are: take the rollout `text`"
         )

@@ -17,7 +17,7 @@ from specframe.components.losses.scored import scored
 from specframe.files.provenance import write_json
 from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.training import SteppedRollout, Trainable
+from specframe.kernel.training import RolloutMethods, Trainable
 from specframe.training import precision, state
 from specframe.training.processes import Interruption, Processes
 from specframe.training.progress import Watcher
@@ -122,8 +122,8 @@ class Trainer:
         settings = self.settings
         seed_generators(settings.seed, step, self.processes.rank, self.device)
         self.module.train()
-        if isinstance(settings.rollout, SteppedRollout):
-            settings.rollout.begin(step, self.total)
+        if (begin := RolloutMethods.of(settings.rollout).begin) is not None:
+            begin(step, self.total)
         share = settings.batch * settings.accumulate
         taken = self.order.at(step)
         mine = taken[self.processes.rank * share :][:share]

@@ -9,7 +9,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.verifiers.match import Match
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import ChunkedTarget
+from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Prompts
 from specframe.testing import GivenTarget, tiny_target
 from specframe_eagle.drafter import Eagle
@@ -126,7 +126,7 @@ def test_another_prompt_takes_its_place():
 
 
 def test_what_targets_cannot_do_and_bad_prompts():
-    assert not isinstance(GivenTarget(torch.eye(3)), ChunkedTarget)
+    assert text_of(GivenTarget(torch.eye(3))).read_ahead is None
     rows = session(target(), 1)
     with pytest.raises(InputError, match="outside the vocabulary"):
         rows.read_ahead([1, 99, 2], 2)

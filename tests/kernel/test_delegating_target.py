@@ -13,15 +13,15 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.inspect.recorder import RecordedTarget, Recorder
-from specframe.kernel.capabilities import DelegatingTarget, SeeingTarget
-from specframe.kernel.interfaces import ChunkedTarget, GreedyTarget, NeuralTarget, Target, TextTarget, text_of
+from specframe.kernel.capabilities import DelegatingTarget
+from specframe.kernel.interfaces import NeuralTarget, Target, TextTarget, text_of
 from specframe.kernel.layers import LayeredTarget
 from specframe.kernel.types import Prompts, Scores, TokenTree, Verdict
 from specframe.neural.heads import DivisibleTarget
 from specframe.sampling.laws import Sampling
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-PROTOCOLS = (NeuralTarget, TextTarget, GreedyTarget, ChunkedTarget, LayeredTarget, DivisibleTarget, SeeingTarget)
+PROTOCOLS = (NeuralTarget, LayeredTarget, DivisibleTarget)
 DYNAMIC = {"DelegatingTarget": "capabilities", "Generator": "patches", "Race": "exponential", "LazyTensor": "uniform"}
 """The classes that answer for any name, by their modules: `DelegatingTarget`, and random numbers that refuse it."""
 
@@ -69,13 +69,13 @@ def test_greedy_scores_are_those_of_a_score_of_its_own() -> None:
     inner = neural()
     prompts = Prompts(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
     for around, factor in ((DelegatingTarget(inner), 1), (Halved(inner), 2)):
-        assert isinstance(around, GreedyTarget)
+        assert hasattr(around, "choose")
         inner.open(1, 16)
         tree, scores = inner.admit(prompts)
         root = scores.logits[:, 0].argmax(-1)
         inner.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(root), root))
         tree = TokenTree.root_only(root)
-        assert torch.equal(factor * around.choose(tree).logits, inner.score(tree).logits)
+        assert torch.equal(factor * text_of(around).choose(tree).logits, inner.score(tree).logits)
 
 
 def test_control_a_class_that_only_answers_for_any_name_is_none() -> None:
@@ -114,10 +114,15 @@ def test_what_a_subclass_defines_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("make", [table, neural])
-def test_text_of_offers_all_members(make: Any) -> None:
-    offers = text_of(make())
-    assert isinstance(offers, TextTarget)
-    assert not [member for member in members(TextTarget) if getattr_static(offers, member, None) is None]
+@pytest.mark.parametrize("wrap", [DelegatingTarget, lambda target: RecordedTarget(target, Recorder(Sampling()))])
+def test_it_has_the_same_optional_members(make: Any, wrap: Any) -> None:
+    inner = make()
+    around = wrap(inner)
+    optional = {name for name in vars(TextTarget) if name[0] != "_"}
+    assert {"device", "choose", "read_ahead", "image_tokens", "require_inputs", "sibling"} < optional
+    offered = {name for name in optional if hasattr(inner, name)}
+    assert {name for name in optional if hasattr(around, name)} == offered
+    assert (offered == optional) == (make is neural)
 
 
 def test_no_other_class_answers_for_any_name() -> None:

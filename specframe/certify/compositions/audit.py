@@ -135,9 +135,9 @@ def first_draft(
     verdict = Verdict(path=tree.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
     context = Context(sampling, random)
     draft = _next_draft(parts, tree, scores, verdict, context)
-    if (ahead := drafting_ahead(parts.drafter)) is None:
+    if (run_ahead := drafting_ahead(parts.drafter)) is None:
         return draft
-    ahead.run_ahead(draft, context)
+    run_ahead(draft, context)
     scores = parts.target.score(draft)
     drawn = random.categorical(torch.full_like(scores.logits[:, 0], 1 / scores.logits.shape[-1]))
     return _next_draft(parts, draft, scores, replace(verdict, bonus=drawn), context)

@@ -12,7 +12,7 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
-from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
+from specframe.kernel.capabilities import Promise, small_form, untrained_form
 from specframe.kernel.composition import attach, draft_of
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
@@ -66,9 +66,7 @@ class SmallComposition:
 
     def make_drafter(self, vocab: int = VOCAB) -> Drafter:
         """The drafter, not yet bound, for a target of `vocab` tokens."""
-        drafter: Drafter = self.drafter.build()
-        if isinstance(drafter, Untrained):
-            drafter = drafter.untrained(vocab)
+        drafter: Drafter = untrained_form(self.drafter.build(), vocab)
         return _smaller(drafter) if self.small else drafter
 
     def make_tree(self) -> TreePolicy | None:
@@ -78,9 +76,7 @@ class SmallComposition:
 
     def make_verifier(self, target: Target, vocab: int = VOCAB) -> Verifier:
         """The verifier, bound to a target of `vocab` tokens."""
-        verifier: Verifier = self.verifier.build()
-        if isinstance(verifier, Untrained):
-            verifier = verifier.untrained(vocab)
+        verifier: Verifier = untrained_form(self.verifier.build(), vocab)
         attach(verifier, target)
         return verifier
 
@@ -127,9 +123,7 @@ class SmallComposition:
 
 def _smaller(part: Any) -> Any:
     """The part's small form; the part itself where it has none, or inherits one that gives the class it extends."""
-    if not isinstance(part, Shrinkable):
-        return part
-    small = part.smaller()
+    small = small_form(part)
     return small if type(small) is type(part) or "smaller" in vars(type(part)) else part
 
 

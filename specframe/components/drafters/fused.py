@@ -8,19 +8,19 @@ from torch import Tensor
 
 from specframe.components.drafters.budget import Paying
 from specframe.components.trees.recording import (
-    Expanding,
     Proposals,
     RecordingTree,
     WatchedTree,
     WrapExpand,
     WrapSearch,
     paths_of,
+    watched,
 )
-from specframe.kernel.capabilities import Shrinkable, Untrained
+from specframe.kernel.capabilities import small_form, untrained_form
 from specframe.kernel.composition import draft_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
-from specframe.kernel.store import Continuing
+from specframe.kernel.store import continuation_of
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
@@ -79,7 +79,7 @@ class Fused:
             raise InputError(
                 f"fused needs a tail of at least 0 and plausible from 0 to below 1, got {tail} and {plausible:g}"
             )
-        if tail and not isinstance(second, Continuing):
+        if tail and continuation_of(second) is None:
             raise CompositionError("the second drafter of fused copies after no draft: leave out fused's `tail`")
         if plausible and tree is None:
             raise CompositionError("the first drafter of fused gives no probabilities: leave out fused's `plausible`")
@@ -89,6 +89,7 @@ class Fused:
             raise InputError(f"fused needs room for the first drafter's {own.nodes} nodes, got {nodes}")
         self.first = first
         self.second = second
+        self._continue = continuation_of(second)
         self.tree = tree
         self.nodes = nodes
         self.tail = tail
@@ -110,25 +111,28 @@ class Fused:
 
     def untrained(self, vocab: int) -> Fused:
         """A copy whose drafters are untrained and for a target of `vocab` tokens."""
-        first, second = (
-            each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.first, self.second)
-        )
         return Fused(
-            first=first, second=second, tree=self.tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible
+            first=untrained_form(self.first, vocab),
+            second=untrained_form(self.second, vocab),
+            tree=self.tree,
+            nodes=self.nodes,
+            tail=self.tail,
+            plausible=self.plausible,
         )
 
     def smaller(self) -> Fused:
         """A copy with a smaller tree of the first drafter, and smaller drafts of the second."""
-        first, second = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.first, self.second))
-        tree = self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
-        return Fused(first=first, second=second, tree=tree, tail=min(self.tail, 1), plausible=self.plausible)
+        return Fused(
+            first=small_form(self.first),
+            second=small_form(self.second),
+            tree=small_form(self.tree),
+            tail=min(self.tail, 1),
+            plausible=self.plausible,
+        )
 
     def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Fused:
         """A copy in which the forward passes that a tree asks for go through `wrap`."""
-        first, second = (
-            each.watched(wrap, wrap_search) if isinstance(each, Expanding) else each
-            for each in (self.first, self.second)
-        )
+        first, second = (watched(each, wrap, wrap_search) for each in (self.first, self.second))
         tree = WatchedTree(self.tree, wrap, wrap_search) if self.tree is not None else None
         return Fused(first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible)
 
@@ -158,9 +162,9 @@ class Fused:
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)
         both = draft.merge(copied, self.promise.nodes)
-        if self.tail and isinstance(self.second, Continuing):
+        if self.tail and self._continue is not None:
             leaves, paths = best_paths(draft)
-            tails = [tail[: self.tail] for tail in self.second.continued(paths)]
+            tails = [tail[: self.tail] for tail in self._continue(paths)]
             both = both.graft(leaves, tails, self.promise.nodes)
         return both if costs is None else self._paying.paying(draft, both, costs)
 

@@ -27,7 +27,7 @@ from specframe.components.drafters.model_weights import (
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_hybrid, tiny_llama
-from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
+from specframe.kernel.capabilities import Promise, small_form, untrained_form
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
 from specframe.kernel.layers import KVSelection, SeenTokens
@@ -125,9 +125,8 @@ class ModelDrafter(ReadModel):
 
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
-        head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        kv_selection = self.kv_selection.smaller() if isinstance(self.kv_selection, Shrinkable) else self.kv_selection
         made, masks = self._small(vocab=vocab, seed=7), self.masks.small(vocab)
+        head, kv_selection = untrained_form(self.head, vocab), small_form(self.kv_selection)
         small = ModelDrafter.from_model(made, masks=masks, head=head, kv_selection=kv_selection)
         return small.read_together(*self._together)
 

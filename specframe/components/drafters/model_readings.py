@@ -19,7 +19,7 @@ from specframe.components.targets.architectures import require_kv_selection
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, Target
-from specframe.kernel.layers import KVSelection, UpperHalfSelection
+from specframe.kernel.layers import KVSelection, reads_upper
 from specframe.kernel.types import Committed, TokenTree
 from specframe.native.visibility import Mask, Tree
 from specframe.neural.forward import Pass
@@ -89,7 +89,7 @@ def check_options(masks: Masks, head: Head | None, kv_selection: KVSelection | N
             "a model drafter takes a KV selection that follows from a text's length, such as `window`; "
             f"{type(kv_selection).__name__} chooses for each head, or by queries"
         )
-    if isinstance(kv_selection, UpperHalfSelection):
+    if reads_upper(kv_selection):
         raise CompositionError(
             "a model drafter keeps keys and values of its own, not split: take another KV selection than `upper`"
         )

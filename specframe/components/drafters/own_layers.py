@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
+from specframe.kernel.capabilities import Promise, small_form, untrained_form
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget, LookingAhead, SeenTokens
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
@@ -94,9 +94,8 @@ class OwnLayers:
         small = copy(self)
         small.exit = None if self.exit is None else 1
         small.skip = None if self.skip is None else _of_two_layers(self.skip)
-        chosen = self.kv_selection.smaller() if isinstance(self.kv_selection, Shrinkable) else self.kv_selection
-        small.kv_selection = chosen.untrained(vocab) if isinstance(chosen, Untrained) else chosen
-        small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
+        small.kv_selection = untrained_form(small_form(self.kv_selection), vocab)
+        small.head = untrained_form(self.head, vocab)
         small.quantize = small._bound = None
         small._seen = SeenTokens()
         return small

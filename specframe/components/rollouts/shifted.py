@@ -13,10 +13,12 @@ from specframe.kernel.predictions import LazyStudent
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather
-from specframe.neural.heads import FrozenHead, support_of
+from specframe.neural.heads import support_of
 from specframe.neural.masks import anchored_positions, block_end
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from specframe.kernel.training import Trainable
@@ -81,10 +83,11 @@ def moved(pairs: Shifted, offset: int) -> Tensor | None:
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
     """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some.
 
-    Logits are made when they are read, where the drafter has a frozen LM head for all its predictions.
+    Logits are made when they are read, where the drafter has a frozen LM head for all predictions: its `frozen_head`.
     """
     tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
-    read = model.frozen_head(predicted) if isinstance(model, FrozenHead) else None
+    frozen: Callable[[Predicted], Callable[[Tensor], Tensor] | None] | None = getattr(model, "frozen_head", None)
+    read = None if frozen is None else frozen(predicted)
     return LazyStudent(
         read=read,
         logits=None if read else model.read(predicted).flatten(1, 2),

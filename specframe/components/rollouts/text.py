@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,18 +14,12 @@ from specframe.kernel.types import Student
 from specframe.neural.masks import require_shares, sample_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from specframe.kernel.training import Trainable
     from specframe.kernel.types import Teacher
-
-
-@runtime_checkable
-class StatesReader(Protocol):
-    """A language model that also returns its LM head's inputs."""
-
-    def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits after every token of texts [B, L], and the LM head's inputs: [B, L, V], [B, L, H]."""
 
 
 class AlongText:
@@ -42,13 +36,13 @@ class AlongText:
 
 
 def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
-    """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter."""
+    """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter.
+
+    One with a method `read_states` gives the LM head's inputs, too: tokens [B, L] -> logits [B, L, V], [B, L, H].
+    """
     model = require_language_model(drafter, name)
-    hidden = None
-    if isinstance(model, StatesReader):
-        logits, hidden = model.read_states(teacher.tokens)
-    else:
-        logits = model.read_text(teacher.tokens)
+    read: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(model, "read_states", None)
+    logits, hidden = (model.read_text(teacher.tokens), None) if read is None else read(teacher.tokens)
     position = torch.arange(teacher.tokens.shape[1], device=teacher.tokens.device).expand_as(teacher.tokens)
     return Student(logits, position, teacher.mask, torch.ones_like(position[0]), hidden=hidden)
 

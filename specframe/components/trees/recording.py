@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -16,12 +15,13 @@ WrapExpand = Callable[[Expand], Expand]
 WrapSearch = Callable[[SearchBeam], SearchBeam]
 
 
-@runtime_checkable
-class Expanding(Protocol):
-    """A drafter that asks itself for forward passes, as it builds its own tree."""
+def watched(drafter: Drafter, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:
+    """A copy of a drafter that builds its own tree, by its method `watched`; any other drafter as it is.
 
-    def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:
-        """A copy whose forward passes go through `wrap`, and whole searches through `wrap_search`."""
+    Forward passes that such a drafter asks itself for go through `wrap` then, and whole searches through `wrap_search`.
+    """
+    copied: Callable[[WrapExpand, WrapSearch | None], Drafter] | None = getattr(drafter, "watched", None)
+    return drafter if copied is None else copied(wrap, wrap_search)
 
 
 class WatchedTree:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -39,12 +39,10 @@ class TargetIdentity:
         return "/" in self.name and canonical_name(self.name) == canonical_name(other.name)
 
 
-@runtime_checkable
-class Identified(Protocol):
-    """A target that has an identity."""
-
-    def identify(self) -> TargetIdentity:
-        """Identifies the model."""
+def identity_of(target: Target) -> TargetIdentity | None:
+    """The identity of a target's model, by its method `identify`; None for a target without one."""
+    identify: Callable[[], TargetIdentity] | None = getattr(target, "identify", None)
+    return None if identify is None else identify()
 
 
 TRAINED_FOR = "trained_for"
@@ -56,9 +54,10 @@ def record_target(folder: Path, target: Target) -> None:
 
     Raises WeightsError when the folder cannot be written; the config stays as it was.
     """
-    if not isinstance(target, Identified):
+    own = identity_of(target)
+    if own is None:
         return
-    config = read_config(folder) | {TRAINED_FOR: asdict(target.identify())}
+    config = read_config(folder) | {TRAINED_FOR: asdict(own)}
     try:
         with replacing(folder / CONFIG) as words:
             words.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -72,19 +71,21 @@ def trained_for_another(weights: str | Path, target: Target) -> str | None:
     Raises WeightsError for a Hub name that is not found.
     """
     place = find_place(weights)
-    if not isinstance(target, Identified) or (isinstance(place, Path) and not (place / CONFIG).is_file()):
+    if not hasattr(target, "identify") or (isinstance(place, Path) and not (place / CONFIG).is_file()):
         return None
     theirs = _read(read_config(weights))
-    return None if theirs is None or theirs.is_of(target.identify()) else theirs.name
+    if theirs is None or (own := identity_of(target)) is None or theirs.is_of(own):
+        return None
+    return theirs.name
 
 
 def warn_of_another(part: str, weights: str | Path, target: Target) -> None:
     """Warns of weights that were trained for another target than this."""
     theirs = trained_for_another(weights, target)
-    if theirs is not None and isinstance(target, Identified):
+    if theirs is not None and (own := identity_of(target)) is not None:
         logging.getLogger(__name__).warning(
             "the %s in %s was trained for the target %s, and this one is %s: few drafts will be accepted",
-            *(_shown(text) for text in (part, str(weights), theirs, target.identify().name)),
+            *(_shown(text) for text in (part, str(weights), theirs, own.name)),
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.neural import Embed, FeatureNetwork, State, tensor_on
-from specframe.plugin import SeeingTarget
+from specframe.plugin import text_of
 
 if TYPE_CHECKING:
     from specframe.plugin import NeuralTarget
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def image_tokens(target: NeuralTarget) -> frozenset[int]:
     """The tokens that stand for a part of an image; none where the target reads texts alone."""
-    return target.image_tokens if isinstance(target, SeeingTarget) else frozenset[int]()
+    return text_of(target).image_tokens
 
 
 class ImageNetwork(FeatureNetwork):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from specframe import WeightsError
 from specframe.neural import checkpoint
-from specframe.plugin import Identified, TargetIdentity
+from specframe.plugin import TargetIdentity, identity_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def read(folder: str, target: Target, tap: str) -> LinearHead:
         require_both(int(about.harmless), int(about.harmful))
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"the config.json in {folder} is no judge's: {error!r}") from error
-    if isinstance(target, Identified) and not theirs.is_of(own := target.identify()):
+    if (own := identity_of(target)) is not None and not theirs.is_of(own):
         raise WeightsError(f"the judge in {folder} was mined with the target {theirs.name}, and this one is {own.name}")
     if about.tap != tap:
         raise WeightsError(f"the judge in {folder} reads the tap '{about.tap}', not '{tap}'; set `tap: {about.tap}`")

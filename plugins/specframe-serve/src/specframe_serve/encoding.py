@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from specframe import InputError, Pipeline
-from specframe.plugin import SeeingTarget
+from specframe.plugin import text_of
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.tools import NamedTool, ToolForm
@@ -87,7 +87,7 @@ class Encoder:
         target, template = self._pipeline.parts.target, str(getattr(self._pipeline.tokenizer, "chat_template", ""))
         found = {
             "tools": ToolForm.of(template, [], several=True) is not None,
-            "vision": isinstance(target, SeeingTarget) and bool(target.image_tokens),
+            "vision": bool(text_of(target).image_tokens),
         }
         return [name for name, can in found.items() if can]
 

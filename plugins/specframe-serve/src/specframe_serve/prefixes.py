@@ -10,13 +10,13 @@ from torch import Tensor
 
 from specframe import CompositionError, Entry, Session
 from specframe.plugin import (
-    ChunkedTarget,
     CommittedMemory,
     Cycle,
     KnownPrefix,
     LayeredTarget,
     Target,
     is_approximate,
+    text_of,
 )
 
 log = logging.getLogger("specframe.serve")
@@ -34,7 +34,8 @@ class Prefixes:
     def __init__(self, size: int, target: Target) -> None:
         """An empty cache. It stays empty for a target whose rows cannot begin with a copy, or that reads parts."""
         self._target = target
-        fits = isinstance(target, ChunkedTarget) and isinstance(target, LayeredTarget) and not is_approximate(target)
+        pieces = text_of(target).read_ahead is not None
+        fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
         self._kept: dict[tuple[int, ...], KnownPrefix] = {}  # the last one was used last
         self._features: dict[int, list[dict[str, Tensor]]] = {}  # of running rows, by their requests' numbers

@@ -24,7 +24,6 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.overlap import Overlap, Threads
 from specframe.decoding.session import Parts
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import AheadDrafter
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe_trees.ahead.ahead import Ahead
 
@@ -45,8 +44,8 @@ class Inline(Overlap):
 
     @contextmanager
     def drafting(self, draft: TokenTree, context: Context) -> Iterator[None]:
-        assert isinstance(self._drafter, AheadDrafter)
-        self._drafter.run_ahead(draft, context)
+        assert self._run_ahead is not None
+        self._run_ahead(draft, context)
         yield
 
 

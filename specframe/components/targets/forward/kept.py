@@ -21,7 +21,7 @@ from specframe.kernel.layers import (
     LayeredTarget,
     LookingAhead,
     PromptSelection,
-    UpperHalfSelection,
+    reads_upper,
 )
 from specframe.kernel.types import Committed, Prompts
 from specframe.native.visibility import Causal
@@ -69,7 +69,7 @@ def bound(model: LoadedModel, whole: LayeredTarget, kv_selection: KVSelection) -
     `whole` is a target around the same weights that keeps everything.
     """
     model.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
-    if isinstance(kv_selection, UpperHalfSelection) or model.forward.cache == "int8":
+    if reads_upper(kv_selection) or model.forward.cache == "int8":
         raise CompositionError(f"a target cannot {what} in int8, which rounds them in blocks of tokens")
     if isinstance(model.forward, CompiledForward):
         raise CompositionError("the option `keep` of a target goes without `compile`: leave one of them out")

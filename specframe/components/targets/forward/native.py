@@ -13,7 +13,7 @@ from torch.nn.functional import embedding
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.layers import KVSelection, LayerChoice, UpperHalfSelection
+from specframe.kernel.layers import KVSelection, LayerChoice, reads_upper
 from specframe.kernel.types import TokenTree, Verdict
 from specframe.native.argmax import BoundedHead, GreedyPass, can_bound
 from specframe.native.blocks import BLOCK
@@ -244,7 +244,7 @@ def require_layers(forward: Forward, chosen: LayerChoice, kv_selection: KVSelect
     """Raises CompositionError where a draft by these layers, on this KV selection, does not fit the form of a cache."""
     if forward.cache == "int8" and chosen.whole < chosen.layers:
         raise CompositionError("cache: int8 goes with drafts by all layers: leave out `exit` and `skip`")
-    if isinstance(kv_selection, UpperHalfSelection) and forward.cache != "int8":
+    if reads_upper(kv_selection) and forward.cache != "int8":
         raise CompositionError(
             "the KV selection reads the upper halves of keys and values: add `cache: int8` to the target"
         )

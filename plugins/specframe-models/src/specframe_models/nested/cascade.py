@@ -9,17 +9,17 @@ import torch
 
 from specframe import CompositionError, InputError
 from specframe.plugin import (
-    Continuing,
     Drafter,
     Draw,
     Match,
     Observer,
     Promise,
     Recursive,
-    Reporting,
-    Shrinkable,
     TokenTree,
-    Untrained,
+    continuation_of,
+    report_of,
+    small_form,
+    untrained_form,
 )
 from specframe_models.nested.levels import CopyingProposer, ReviewCounts, ReviewedProposer, StepwiseProposer
 from specframe_models.nested.sketch import FunctionPolicy, Reader, Sketch
@@ -103,16 +103,13 @@ class Cascade:
 
     def untrained(self, vocab: int) -> Cascade:
         """A copy whose drafters are untrained and for a target of `vocab` tokens."""
-        draft, review = (
-            each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.draft, self.review)
-        )
-        return self._changed(draft, review)
+        return self._changed(untrained_form(self.draft, vocab), untrained_form(self.review, vocab))
 
     def smaller(self) -> Cascade:
         """A copy of three tokens at most, one of them asked for; of four and two above another cascade."""
-        draft, review = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.draft, self.review))
         tokens, ask = (4, 2) if isinstance(self.draft, Cascade) else (3, 1)
-        return self._changed(draft, review, min(self.tokens, tokens), min(self.ask, ask))
+        numbers = min(self.tokens, tokens), min(self.ask, ask)
+        return self._changed(small_form(self.draft), small_form(self.review), *numbers)
 
     def watched(self, wrap: WrapExpand, wrap_search: object = None) -> Cascade:
         """A copy whose forward passes go through `wrap`."""
@@ -167,7 +164,7 @@ class Cascade:
         if isinstance(draft, Cascade):
             return draft._enter(root, context, with_draft)
         if draft.promise.complete:
-            return with_draft(CopyingProposer(draft if isinstance(draft, Continuing) else None))
+            return with_draft(CopyingProposer(continuation_of(draft)))
         draw = Draw.IID if self.draw is Draw.IID and self.rule == "recursive" else Draw.TOP
 
         def with_steps(expand: Expand) -> TokenTree:
@@ -195,8 +192,7 @@ class Cascade:
         own = self._counts.figures()
         found = {"review": own} if own else {}
         for name, part in (("draft", self.draft), ("review", self.review)):
-            if isinstance(part, Reporting):
-                found |= {f"{name}'s {what}": dict(figures) for what, figures in part.report().items()}
+            found |= {f"{name}'s {what}": figures for what, figures in report_of(part).items()}
         return found
 
     def keep(self, rows: Tensor) -> None:
@@ -224,7 +220,7 @@ def _require_draft(draft: Drafter) -> None:
     own = draft.promise
     if own.ahead:
         raise CompositionError("a drafter that drafts `ahead` stands alone: cascade takes the drafter in it")
-    if own.complete and own.nodes != 1 and not isinstance(draft, Cascade | Continuing):
+    if own.complete and own.nodes != 1 and not isinstance(draft, Cascade) and continuation_of(draft) is None:
         raise CompositionError(
             f"the draft of cascade proposes chains after a chain, as `model` and `suffix` do; {type(draft).__name__} "
             "builds trees below the root"

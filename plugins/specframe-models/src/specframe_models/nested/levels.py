@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,21 @@ from specframe_models.nested.sketch import Proposed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.plugin import Context, Continuing, Verifier
+    from specframe.plugin import Context, Verifier
     from specframe_models.nested.sketch import Reader, Sketch
 
 
 class CopyingProposer:
     """The lowest level where tokens are copied; without a drafter there are none."""
 
-    def __init__(self, drafter: Continuing | None) -> None:
-        self._drafter = drafter
+    def __init__(self, continued: Callable[[Sequence[Sequence[int]]], list[list[int]]] | None) -> None:
+        self._continue = continued
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
         """The copies, cut to their counts."""
-        if self._drafter is None or not any(counts):
+        if self._continue is None or not any(counts):
             return Proposed([[] for _ in ends])
-        found = self._drafter.continued(sketch.texts(ends))
+        found = self._continue(sketch.texts(ends))
         return Proposed([_hung(sketch, row, ends[row], found[row][:count]) for row, count in enumerate(counts)])
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 
 from specframe import CompositionError, InputError, WeightsError
 from specframe.neural import checkpoint, seeded, support_of
-from specframe.plugin import FullHead, Head, NeuralTarget, Trainable, Untrained
+from specframe.plugin import FullHead, Head, NeuralTarget, Trainable, untrained_form
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,8 +74,7 @@ class AcceptanceHead:
 
     def untrained(self, vocab: int) -> AcceptanceHead:
         """A copy of this head without weights, for a target of `vocab` tokens."""
-        of = self.of.untrained(vocab) if isinstance(self.of, Untrained) else self.of
-        return AcceptanceHead(of=of, layers=self.layers)
+        return AcceptanceHead(of=untrained_form(self.of, vocab), layers=self.layers)
 
     def bind(self, target: NeuralTarget) -> None:
         """Binds the head that makes the logits, and builds the network or loads it.

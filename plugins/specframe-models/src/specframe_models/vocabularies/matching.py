@@ -22,6 +22,7 @@ from specframe.plugin import (
     Teacher,
     TokenTree,
     TreePolicy,
+    small_form,
     text_of,
 )
 from specframe_models.vocabularies.lexicon import Spellings
@@ -80,8 +81,7 @@ class Matching:
 
     def smaller(self) -> Matching:
         """A copy with a smaller tree."""
-        tree = self.tree.smaller() if hasattr(self.tree, "smaller") else self.tree
-        made = Matching(drafter=self._translator.drafter, tree=tree, replace=self._translator.replace)
+        made = Matching(drafter=self._translator.drafter, tree=small_form(self.tree), replace=self._translator.replace)
         made._translator.given = self._translator.given
         return made
 

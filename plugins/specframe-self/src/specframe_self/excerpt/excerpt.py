@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,24 +18,13 @@ from specframe.plugin import (
     Promise,
     Prompts,
     PromptSelection,
-    Shrinkable,
     Target,
     TokenTree,
     TreePolicy,
-    Untrained,
+    small_form,
+    untrained_form,
 )
 from specframe_self.excerpt.selection import Bm25Pieces
-
-PartT = TypeVar("PartT")
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """A drafter with a context of its own."""
-
-    @property
-    def context(self) -> int:
-        """Number of tokens it can read."""
 
 
 class Excerpt:
@@ -80,13 +68,12 @@ class Excerpt:
 
     def untrained(self, vocab: int) -> Excerpt:
         """A small excerpt, its drafter for a target of `vocab` tokens, whose context may be small, too."""
-        drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
-        select = self.select.untrained(vocab) if isinstance(self.select, Untrained) else _smaller(self.select)
-        return Excerpt(drafter=drafter, select=select)
+        select = small_form(untrained_form(self.select, vocab))
+        return Excerpt(drafter=untrained_form(self.drafter, vocab), select=select)
 
     def smaller(self) -> Excerpt:
         """A small excerpt around the drafter's small form, if it has one."""
-        return Excerpt(drafter=_smaller(self.drafter), select=_smaller(self.select))
+        return Excerpt(drafter=small_form(self.drafter), select=small_form(self.select))
 
     def bind(self, target: Target) -> None:
         """Binds the drafter.
@@ -95,10 +82,10 @@ class Excerpt:
         """
         self.drafter.bind(target)
         self.select.bind(target, self.drafter)
-        if isinstance(self.drafter, Bounded) and self.select.tokens >= self.drafter.context:
+        context: int | None = getattr(self.drafter, "context", None)
+        if context is not None and self.select.tokens >= context:
             raise CompositionError(
-                f"an excerpt of {self.select.tokens} tokens leaves no room in the drafter's context of "
-                f"{self.drafter.context}"
+                f"an excerpt of {self.select.tokens} tokens leaves no room in the drafter's context of {context}"
             )
 
     def open(self, slots: int, room: int) -> None:
@@ -139,12 +126,6 @@ class Excerpt:
         """The tokens of a prompt that are read."""
         chosen = range(len(prompt)) if len(prompt) <= self.select.tokens else self.select.choose(prompt)
         return [prompt[place] for place in chosen]
-
-
-def _smaller(part: PartT) -> PartT:
-    """The small form of a part, if it has one."""
-    small: PartT = part.smaller() if isinstance(part, Shrinkable) else part
-    return small
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

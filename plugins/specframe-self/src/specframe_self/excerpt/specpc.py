@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from specframe.plugin import (
     Drafter,
     LayeredTarget,
     Prompts,
-    ReadableDrafter,
     Target,
-    Untrained,
     Verdict,
+    reader_of,
+    untrained_form,
 )
 from specframe_self.excerpt.selection import Marked
 
@@ -63,7 +63,7 @@ class AttendedTokens(Marked):
         self._warned = False
         self.require_sizes()
         if drafter is not None:
-            _readable(drafter)
+            _reader(drafter)
 
     def require_sizes(self) -> None:
         """Raises InputError for a window that cannot be, or that leaves nothing of the budget."""
@@ -85,8 +85,7 @@ class AttendedTokens(Marked):
     def untrained(self, vocab: int) -> AttendedTokens:
         """A copy of three tokens, with a model for a target of `vocab` tokens."""
         small = self.smaller()
-        if isinstance(small.drafter, Untrained):
-            small.drafter = small.drafter.untrained(vocab)
+        small.drafter = untrained_form(small.drafter, vocab)
         return small
 
     def bind(self, target: Target, drafter: Drafter | None = None) -> None:
@@ -97,10 +96,10 @@ class AttendedTokens(Marked):
             raise InputError(
                 "specpc needs a small model to read the prompt: give its `drafter`, such as {use: model, weights: ...}"
             )
-        readable = _readable(reader)
+        as_target = _reader(reader)
         if self.drafter is not None:
             self.drafter.bind(target)
-        self._reader = readable.as_target()
+        self._reader = as_target()
         try:
             self._read([0, 0])
         except CompositionError:
@@ -155,14 +154,15 @@ class AttendedTokens(Marked):
         return scores.cpu()
 
 
-def _readable(drafter: Drafter) -> ReadableDrafter:
-    """The drafter as a model that reads texts. Raises CompositionError for one that is none."""
-    if not isinstance(drafter, ReadableDrafter):
+def _reader(drafter: Drafter) -> Callable[[], LayeredTarget]:
+    """A function that makes a target of the drafter's model. Raises CompositionError for a drafter without a model."""
+    as_target = reader_of(drafter)
+    if as_target is None:
         raise CompositionError(
             f"specpc reads the attention of a small model, and {type(drafter).__name__} is none: "
             "give its `drafter`, such as {use: model, weights: ...}"
         )
-    return drafter
+    return as_target
 
 
 def attention(memory: CommittedMemory, window: int) -> Tensor:

@@ -15,11 +15,11 @@ from specframe.plugin import (
     Drafter,
     LayeredTarget,
     Prompts,
-    ReadableDrafter,
     Target,
     TokenTree,
-    Untrained,
     Verdict,
+    reader_of,
+    untrained_form,
 )
 from specframe_self.selections.ranking import PromptRanking
 from specframe_self.selections.snapkv import shares_of
@@ -56,7 +56,7 @@ class SpecKV:
     ) -> None:
         if lookahead < 1:
             raise InputError(f"speckv: the lookahead is at least 1 token, not {lookahead}; without, it is `snapkv`")
-        if drafter is not None and not isinstance(drafter, ReadableDrafter):
+        if drafter is not None and reader_of(drafter) is None:
             raise CompositionError(
                 f"speckv: a small model drafts the likely answer, and {type(drafter).__name__} has none: "
                 "give a `drafter` such as {use: model, weights: ...}, or leave it out"
@@ -75,16 +75,17 @@ class SpecKV:
         """A copy whose small model is for a target of `vocab` tokens."""
         small = copy(self)
         small._ranking = PromptRanking("speckv", self.budget, self.window, self.pool)
-        small.drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        small.drafter = untrained_form(self.drafter, vocab)
         return small
 
     def bind(self, target: Target) -> None:
         """Loads the small model, where there is one."""
         if self.drafter is None:
             return
-        assert isinstance(self.drafter, ReadableDrafter)
+        as_target = reader_of(self.drafter)
+        assert as_target is not None, "the constructor refuses others"
         self.drafter.bind(target)
-        self._answering = self.drafter.as_target(), target.vocab_size
+        self._answering = as_target(), target.vocab_size
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows; forgets earlier ones."""

@@ -21,9 +21,9 @@ from specframe.plugin import (
     TokenTree,
     TreePolicy,
     Trie,
-    Untrained,
     as_tree,
     gained,
+    untrained_form,
 )
 
 log = logging.getLogger("specframe.retrieval")
@@ -90,7 +90,7 @@ class Retrieval:
     def untrained(self, vocab: int) -> Retrieval:
         """A copy of this drafter over a store for a target of `vocab` tokens."""
         drafter = copy(self)
-        drafter.store = self.store.untrained(vocab) if isinstance(self.store, Untrained) else self.store
+        drafter.store = untrained_form(self.store, vocab)
         drafter._texts = []
         return drafter
 

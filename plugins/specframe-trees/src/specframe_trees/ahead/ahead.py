@@ -18,11 +18,11 @@ from specframe.plugin import (
     Draw,
     Observer,
     Promise,
-    Shrinkable,
     Target,
     TokenTree,
     TreePolicy,
-    Untrained,
+    small_form,
+    untrained_form,
 )
 from specframe_trees.ahead.placed import Placed
 from specframe_trees.ahead.ready_chains import After, Chains, Prepared
@@ -111,12 +111,12 @@ class Ahead:
 
     def untrained(self, vocab: int) -> Ahead:
         """A copy whose drafter is for a target of `vocab` tokens."""
-        drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        drafter = untrained_form(self.drafter, vocab)
         return Ahead(drafter=drafter, window=self.window, guesses=self.guesses, draw=self.draw, most=self.most)
 
     def smaller(self) -> Ahead:
         """A copy with chains of one token if they are drawn, of two at most if they are not."""
-        drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
+        drafter = small_form(self.drafter)
         most = 1 if self.draw is Draw.IID else 2
         return Ahead(
             drafter=drafter,

@@ -13,7 +13,6 @@ from torch import Tensor
 from specframe import CompositionError
 from specframe.neural import DivisibleTarget, Quantization
 from specframe.plugin import (
-    AheadDrafter,
     Committed,
     Context,
     Cycle,
@@ -25,13 +24,14 @@ from specframe.plugin import (
     Promise,
     RandomSource,
     SamplingRule,
-    Shrinkable,
     Target,
     TokenTree,
     TreePolicy,
-    Untrained,
+    drafting_ahead,
     find_device,
+    small_form,
     text_of,
+    untrained_form,
 )
 
 ValueT = TypeVar("ValueT")
@@ -71,15 +71,11 @@ class Placed:
 
     def untrained(self, vocab: int) -> Placed:
         """A copy on a CPU, its drafter for a target of `vocab` tokens."""
-        return Placed(
-            device="cpu", drafter=self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
-        )
+        return Placed(device="cpu", drafter=untrained_form(self.drafter, vocab))
 
     def smaller(self) -> Placed:
         """A copy around the drafter's small form, if it has one."""
-        return Placed(
-            device=self.device, drafter=self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
-        )
+        return Placed(device=self.device, drafter=small_form(self.drafter))
 
     def bind(self, target: Target) -> None:
         """Binds the drafter to a view of the target from its device.
@@ -118,8 +114,9 @@ class Placed:
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
         """Lets a drafter that drafts ahead do so."""
-        assert isinstance(self.drafter, AheadDrafter)
-        self.drafter.run_ahead(carried(draft, self.places[1]), self._context(context))
+        run_ahead = drafting_ahead(self.drafter)
+        assert run_ahead is not None, "its promise is the drafter's"
+        run_ahead(carried(draft, self.places[1]), self._context(context))
 
     def commit(self, committed: Committed) -> None:
         """Takes the tokens across, and the features that the drafter reads."""

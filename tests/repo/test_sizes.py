@@ -1,5 +1,6 @@
 """Files stay small enough to be read, and the repository small enough to be cloned."""
 
+import ast
 import json
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,8 @@ MODULES = 3
 """The fewest modules of a folder, those of its own folders counted."""
 HOUSE = {"folders": 27, "modules": 282, "plugins": 22}
 """The most of `specframe/`, lowered with every part that moves to a plugin, and of `plugins/`; merge before adding."""
+PROTOCOLS = {"all": 45, "checked at run time": 12}
+"""The most Protocols of `specframe/` and `plugins/`: an optional method is asked for by a function, as `text_of` is."""
 LOOP_LINES = 100
 REPOSITORY_BYTES = 150_000_000
 CODE = {".py", ".pyi", ".cpp", ".h"}
@@ -35,6 +38,13 @@ def area(path):
     return top if top == "tests" else None
 
 
+def code():
+    """The modules of `specframe/` and of the plugins."""
+    found = [*sources(ROOT / "specframe"), *(path for plugin in PLUGINS for path in sources(plugin / "src"))]
+    assert found
+    return found
+
+
 def lines_by_area():
     counts = Counter()
     for path in files():
@@ -50,10 +60,17 @@ def test_no_area_grows_unnoticed():
 
 
 def test_no_source_file_grows_long():
-    code = [*sources(ROOT / "specframe"), *(path for plugin in PLUGINS for path in sources(plugin / "src"))]
-    assert code
-    long = {name(path): lines(path) for path in code if lines(path) >= LINES}
+    long = {name(path): lines(path) for path in code() if lines(path) >= LINES}
     assert not long
+
+
+def test_contracts_are_few():
+    """A Protocol is a contract with several implementations, or with one on the other side of a border."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in code()]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found = [node for node in nodes if "Protocol" in map(ast.unparse, node.bases)]
+    checked = [node for node in found if "runtime_checkable" in map(ast.unparse, node.decorator_list)]
+    assert len(found) <= PROTOCOLS["all"] and len(checked) <= PROTOCOLS["checked at run time"]
 
 
 def test_a_cycle_fits_a_screen():

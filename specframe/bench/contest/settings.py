@@ -1,4 +1,4 @@
-"""What all contestants of a bench share: settings, rounds in their order, and the values that vary in a recipe."""
+"""Settings that all contestants of a bench share, rounds in their order, and the values that vary in a recipe."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from specframe.certify.compositions.shrink import reduced
-from specframe.certify.compositions.small import LENGTH, SmallComposition
+from specframe.certify.compositions.small import LENGTH, SmallComposition, reduced
 from specframe.recipes.build import Plan
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
+from specframe.certify.batches import BatchCases
 from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
-from specframe.certify.compositions.batch import BATCHES, LEAVES, SIZES, Accompanied
-from specframe.certify.compositions.controls import Parent, WrongBonus, defects
+from specframe.certify.compositions.controls import Parent, WellFormed, WrongBonus, defects
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
-from specframe.certify.compositions.shortcuts import check_search, check_shortcuts
-from specframe.certify.compositions.shrink import reduced, smaller_versions
-from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, SmallComposition, small_sampling
+from specframe.certify.compositions.shortcuts import Probe, check_search, check_shortcuts, probe_session
+from specframe.certify.compositions.small import (
+    CHEAP,
+    EOS,
+    LENGTH,
+    VOCAB,
+    SmallComposition,
+    reduced,
+    small_sampling,
+    smaller_versions,
+)
 from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.composition import will_approximate
+from specframe.kernel.interfaces import Observer
 from specframe.kernel.types import Cycle, TokenTree
 from specframe.recipes.build import Plan
 from specframe.sampling.laws import Sampling
@@ -28,12 +37,12 @@ from specframe.sampling.laws import Sampling
 Listener = Callable[[str, EnumerationProgress], None]
 """Callback that gets the name of the case and the progress of its enumeration."""
 
-ALONE = 250
+ALONE = 120
 """The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
-FEW = 12
-"""The most branches of a case in a batch of one size: what is wrong there is wrong in the first ones."""
 PAIRS = 500
 """The most branches of two levels."""
+DRAWN = 4
+"""Cycles of texts without force, whose trees the checks at temperature 0 take, too."""
 PLAIN = Sampling(temperature=1.0)
 """Leaves every token possible, so that deliberately broken copies differ from the original."""
 
@@ -48,9 +57,10 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
     with a fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A
     composition that promises to be lossless and fails a case is not looked at any further.
     """
-    certifier = _Certifier(smaller_versions(SmallComposition.of(plan)), budget, seeds, listener)
     settings: SamplingSettings = plan.settings["sampling"]
     promised = plan.parts["verifier"].build().lossless
+    certifier = _Certifier(smaller_versions(SmallComposition.of(plan)), budget, seeds, listener, promised)
+    certifier.check_form(settings)
     cases: list[Case] = []
     interrupted = failed = False
     for case in certifier.cases(settings):
@@ -79,6 +89,8 @@ class _Certifier:
     budget: int
     seeds: int
     listener: Listener | None
+    promised: bool
+    """The verifier's promise to be lossless: then a case ends where it is broken."""
     version: int = 1
     """The largest of the smaller compositions that was not found to be too large yet."""
     reach: Reach = field(default_factory=Reach)
@@ -90,12 +102,21 @@ class _Certifier:
         """Yields all cases, the cheap ones that find most first."""
         samplings = self.samplings(settings)
         label, hot = list(samplings.items())[-1]
-        yield from self.among_others(label, hot)
+        batches = BatchCases(self.versions, self.compare, self.as_case)
+        yield from batches.small(label, hot)
+        for label, sampling in samplings.items():
+            yield from self.after_certain_text(label, sampling)
+        yield from batches.large(label, hot)
         for label, sampling in samplings.items():
             yield from self.case(f"{label}, end of sequence", sampling, seed=0, eos=EOS)
             for seed in range(self.seeds):
                 yield from self.case(f"{label}, target {seed}", sampling, seed=seed)
-            yield from self.after_certain_text(label, sampling)
+
+    def check_form(self, settings: SamplingSettings) -> None:
+        """Raises CompositionError where a verdict, in a text of the composition's own, has a wrong form."""
+        hot = list(self.samplings(settings).values())[-1]
+        decode(self.after("", hot, self.guided(hot).tokens, 0, broken=WellFormed))
+        decode(self.whole.emission("", hot, broken=WellFormed), cycles=DRAWN, tokens=0)
 
     def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
         """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
@@ -125,42 +146,6 @@ class _Certifier:
                 return
             self.version += 1
 
-    def among_others(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """A row with others, whose random numbers are different ones every time; at last with one other alone."""
-        batch, version = 0, 1
-        while batch < BATCHES and version < len(self.versions):
-            case = self.in_batch(f"{label}, among other rows {batch + 1}", sampling, batch, version)
-            if case.settled or version + 1 == len(self.versions):
-                yield case
-                batch += 1
-            else:
-                version += 1
-        # An earlier row left then; elsewhere it may leave too late.
-        yield self.after_first_cycle(f"{label}, after another row left", sampling, LEAVES)
-        pair = self.in_batch(f"{label}, with one other row", sampling, BATCHES, -1)
-        yield replace(pair, partly=True)
-        for place, rows in enumerate(SIZES):
-            yield self.after_first_cycle(f"{label}, in a batch of {rows} rows", sampling, BATCHES + 1 + place, FEW)
-
-    def in_batch(self, name: str, sampling: Sampling, batch: int, version: int) -> Case:
-        """A row of one of the smaller compositions with others."""
-        small = self.versions[version]
-        emission = small.emission(name, sampling)
-        accompanied = Accompanied.of(emission, batch)
-        # A batch of two rows has one branch.
-        comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
-        return replace(self.as_case(emission, comparison, small), among_others=True)
-
-    def after_first_cycle(self, name: str, sampling: Sampling, batch: int, branches: int | None = None) -> Case:
-        """Two tokens after a certain first cycle; one where the branches, a few at most, run one at a time."""
-        small, free = self.versions[-1], 1 if branches else 2
-        text = guide(partial(small.emission, "", sampling))
-        certain = text.tokens[: text.before(2)]
-        accompanied = Accompanied.of(forced(small.emission(name, sampling), certain, free), batch)
-        comparison = self.compare(accompanied, branches, rows=1 if branches else 4096)
-        case = self.as_case(accompanied, comparison, small)
-        return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
-
     def after_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
         """Cases after a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
         text = self.guided(sampling)
@@ -174,20 +159,20 @@ class _Certifier:
         yield replace(self.case_after(whole, text.tokens, 0), partly=True)
         if sampling.greedy:
             return
-        places = {f"from level {text.levels} on": text.deep, f"from cycle {CYCLES} on": text.before(CYCLES)}
-        for where, count in places.items():
-            if count < len(text.tokens):
-                yield from self.from_place(f"{label}, {where}", sampling, text.tokens[:count])
+        if text.deep < len(text.tokens):
+            yield from self.from_place(f"{label}, from level {text.levels} on", sampling, text.tokens[: text.deep])
         if text.levels > 2:
-            yield self.two_levels(f"{label}, two levels at a time", sampling, text)
+            # After a level that is certain, its distribution in the place of the next one's goes unnoticed.
+            between = range(text.deep - text.levels + 2, text.deep)
+            yield self.pairs(f"{label}, two levels at a time", sampling, text, between)
+        last = len(text.counts) - 1
+        begun = [text.before(cycle) for cycle in {*range(1, min(CYCLES, last)), last}]
+        yield self.pairs(f"{label}, each cycle to number {last}", sampling, text, begun)
 
-    def two_levels(self, name: str, sampling: Sampling, text: Guide) -> Case:
-        """Every level of the deepest draft that is drawn together with the next one: the case that is farthest off.
-
-        After a level that is certain, its distribution in the place of the next one's goes unnoticed.
-        """
+    def pairs(self, name: str, sampling: Sampling, text: Guide, places: Iterable[int]) -> Case:
+        """Two tokens at each of these places of a text that is otherwise certain: the case that is farthest off."""
         cases = []
-        for count in range(text.deep - text.levels + 2, text.deep):
+        for count in places:
             certain = text.tokens[:count]
             emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
             case = self.case_after(emission, certain, 2, min(PAIRS, self.budget))
@@ -237,8 +222,15 @@ class _Certifier:
         for sampling in self.samplings(settings).values():
             decode(self.after("", sampling, self.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
-                decode(self.whole.emission("", sampling, seed=seed), keep)
-        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB) + check_search(self.versions[0])
+                decode(self.whole.emission("", sampling, seed=seed), keep, cycles=DRAWN, tokens=0)
+        verifier = self.whole.verifier.build()
+        if not isinstance(verifier, Observer):
+            return check_shortcuts(verifier, trees.values(), VOCAB) + check_search(self.versions[0])
+        found: dict[str, None] = {}
+        hot = list(self.samplings(settings).values())[-1]
+        probe = partial(Probe, vocab=VOCAB, found=found)
+        probe_session(self.after("", hot, self.guided(hot).tokens, 0, broken=probe), VOCAB)
+        return [*check_shortcuts(None, trees.values(), VOCAB), *found, *check_search(self.versions[0])]
 
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields broken copies of the composition; each must fail.
@@ -287,7 +279,8 @@ class _Certifier:
             if self.listener is not None:
                 self.listener(emission.name, now)
 
-        return emission.compare(budget=max(1, budget or self.budget), rows=rows, alone=ALONE, progress=progress)
+        budget = max(1, budget or self.budget)
+        return emission.compare(budget=budget, rows=rows, alone=ALONE, progress=progress, early=self.promised)
 
     def as_case(self, emission: Emission, comparison: Comparison, small: SmallComposition) -> Case:
         """The comparison with the reductions made for it."""

@@ -69,7 +69,7 @@ def has_alien(cycle: Cycle, sampling: Sampling) -> bool:
 def _in_batches(emission: Emission, compare: Compare) -> list[Comparison]:
     """The comparisons of the row among others of different kinds."""
     named = replace(emission, name=APART)
-    return [compare(Accompanied.of(named, batch)) for batch in (0, BATCHES - 1)]
+    return [compare(Accompanied.of(named, batch)) for batch in (BATCHES[0], BATCHES[-1])]
 
 
 def _strict(verifier: Verifier) -> Verifier:

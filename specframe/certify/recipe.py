@@ -8,9 +8,11 @@ from pathlib import Path
 
 from specframe.certify.certificate import Certificate
 from specframe.certify.certify import Listener, certify_plan
+from specframe.certify.compositions.controls import Around
 from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.decoding.session import Session
 from specframe.files.provenance import named_weights
 from specframe.kernel.capabilities import Shrinkable, Untrained, is_approximate
 from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
@@ -20,6 +22,10 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
 from specframe.recipes.zoo import ZOO, fetch_model
 
+METHODS = ("open", "observe", "keep", "verify", "grow", "propose", "commit", "bind", "admit", "score")
+"""The calls of a session to its parts, by which a message names the one that failed."""
+RULES = (".verify", ".observe", ".grow")
+"""Calls that do not depend on a drafter's size."""
 BUDGET = 100_000
 """Branches to enumerate per case, at most."""
 
@@ -74,7 +80,11 @@ def certify_recipe(
     except SpecframeError:
         raise
     except Exception as error:  # a part under development may raise anything
-        reason = f"the composition fails on a small target, at {raised_at(error)}{_advice(plan)}"
+        call = _call(error)
+        advice = "" if call is not None and call.endswith(RULES) else _advice(plan)
+        reason = (
+            f"the composition fails on a small target{f', in {call}' if call else ''}, at {raised_at(error)}{advice}"
+        )
         raise InputError(reason) from error
     failed = certificate.promised and not certificate.exact
     if prompts and not certificate.interrupted and not failed:
@@ -94,6 +104,17 @@ def _require_places(weights: Mapping[str, str]) -> None:
     for option, name in weights.items():
         if not name.startswith(ZOO) and find_place(name) is None:
             raise WeightsError(f"{option}: there is no folder {name}; a certificate needs no weights: leave them out")
+
+
+def _call(error: BaseException) -> str | None:
+    """The innermost method of a part that an error was raised in, as `Class.method`; None where there is none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        part = frame.f_locals.get("self")
+        if frame.f_code.co_name in METHODS and part is not None and not isinstance(part, Session | Around):
+            found = f"{type(part).__name__}.{frame.f_code.co_name}"
+    return found
 
 
 def _advice(plan: Plan) -> str:

@@ -15,8 +15,12 @@ from specframe.kernel.interfaces import Target
 @dataclass
 class _Turn:
     lock: Lock = field(default_factory=Lock)
+    guard: Lock = field(default_factory=Lock)
+    """Held while a session claims the target, or begins a cycle as the one that did."""
     owner: int | None = None
     """The thread that decodes with the target."""
+    active: int | None = None
+    """The thread in which a session's cycle or admission is going on."""
     session: ReferenceType[object] | None = None
     """The session whose rows the target holds; a weak reference, since a session holds its target."""
 
@@ -52,16 +56,43 @@ def alone(target: Target) -> Iterator[None]:
             turn.owner = None
 
 
+OPENED = (
+    "another session was opened on this target while this one was decoding: a target serves one caller at "
+    "a time, so use one model object for each thread, and do not decode within a listener"
+)
+
+
 def claim(target: Target, session: object) -> None:
-    """Makes this the session whose rows the target holds; an earlier one is over."""
-    _turn(target).session = ref(session)
+    """Makes this the session whose rows the target holds; an earlier one is over.
+
+    Raises InputError while another thread decodes with it.
+    """
+    turn = _turn(target)
+    with turn.guard:
+        if turn.active not in (None, get_ident()):
+            raise InputError(OPENED)
+        turn.session = ref(session)
 
 
 def require_claim(target: Target, session: object) -> None:
     """Raises InputError unless the session is the last that claimed the target."""
     holder = _turn(target).session
     if holder is None or holder() is not session:
-        raise InputError(
-            "another session was opened on this target while this one was decoding: a target serves one caller at "
-            "a time, so use one model object for each thread, and do not decode within a listener"
-        )
+        raise InputError(OPENED)
+
+
+class Claimed:
+    """A `with` block in which a session decodes with its target. Raises InputError where another session claimed it."""
+
+    def __init__(self, target: Target, session: object) -> None:
+        self._target, self._session, self._turn = target, session, _turn(target)
+
+    def __enter__(self) -> None:
+        with self._turn.guard:
+            require_claim(self._target, self._session)
+            self._before, self._turn.active = self._turn.active, get_ident()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._turn.active = self._before
+        if isinstance(error, Exception):  # whatever it is, it may come from rows that another session has replaced
+            require_claim(self._target, self._session)

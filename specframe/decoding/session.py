@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from specframe.decoding.clock import Clock
-from specframe.decoding.exclusive import claim, require_claim
+from specframe.decoding.exclusive import Claimed, claim, require_claim
 from specframe.decoding.overlap import Overlap, Threads
 from specframe.decoding.requests import (
     Entry,
@@ -23,7 +23,7 @@ from specframe.decoding.requests import (
     register,
     sampling_of,
 )
-from specframe.decoding.verification import Verification
+from specframe.decoding.verification import Verification, malformed
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs, Pause
@@ -159,7 +159,8 @@ class Session:
         entries = register(requests, self.parts.target.context)
         try:
             for group in groups(self.parts.target, requests):
-                self._admit([entries[place] for place in group])
+                with Claimed(self.parts.target, self):
+                    self._admit([entries[place] for place in group])
         except InputError:  # of an image; those that were read before it go
             for entry in entries:
                 self.cancel(entry)
@@ -169,7 +170,10 @@ class Session:
     @without_tracking
     def step(self) -> Cycle:
         """One cycle of all live rows."""
-        require_claim(self.parts.target, self)
+        with Claimed(self.parts.target, self):
+            return self._step()
+
+    def _step(self) -> Cycle:
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
             costs = parts.costs and parts.costs.together([entry.length for entry in self.live], self._pause)
@@ -221,9 +225,15 @@ class Session:
         with self.clock.phase("verify"):
             verdict, gaps = self._verification.verify(draft, scores, sampling, random)
         with self.clock.phase("commit"):
-            committed = self.parts.target.commit(draft, verdict)
-            self.cycle_rows = entries
-            enter(entries, draft, verdict, gaps)
+            try:
+                committed = self.parts.target.commit(draft, verdict)
+                self.cycle_rows = entries
+                enter(entries, draft, verdict, gaps)
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                if problem := malformed(draft, verdict):
+                    name = type(self.parts.verifier).__name__
+                    raise CompositionError(f"{name}.verify gave no verdict: {problem}") from error
+                raise
             random.advance(verdict.count, draft.levels + 1)
             cycle = Cycle(draft, scores, verdict, committed)
             self.parts.drafter.commit(committed)

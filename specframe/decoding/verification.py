@@ -61,3 +61,27 @@ class Verification:
         laws = Visits(sampling, scores.logits, draft, scores.features if draft.levels else NONE)
         source = random.position if self._by_position else random.verify
         return self._verifier.verify(draft, laws, source), laws.gaps
+
+
+def malformed(tree: TokenTree, verdict: Verdict, vocab: int | None = None) -> str | None:
+    """Names what is wrong with a verdict's form; None where it is a path of valid nodes and one token."""
+    batch, count = tree.tokens.shape
+    if tuple(verdict.path.shape) != (batch, tree.levels):
+        return f"the path has shape {list(verdict.path.shape)} for {batch} rows of {tree.levels} levels"
+    for name, column in (("length", verdict.length), ("bonus", verdict.bonus)):
+        if tuple(column.shape) != (batch,) or column.is_floating_point():
+            return f"`{name}` has shape {list(column.shape)} and {column.dtype} in place of [{batch}] and whole numbers"
+    columns = (verdict.path, verdict.length, verdict.bonus, tree.parent, tree.valid)
+    for row, (path, length, bonus, parents, valid) in enumerate(
+        zip(*(column.expand(batch, *column.shape[1:]).tolist() for column in columns), strict=True)
+    ):
+        nodes = [node for node in path if node >= 0]
+        if length != len(nodes) or path[:length] != nodes:
+            return f"row {row}: the length is {length}, but the path is {path}: -1 after the last accepted node"
+        if any(not 0 < node < count or not valid[node] for node in nodes):
+            return f"row {row}: the path {path} has a node that is not valid"
+        if [parents[node] for node in nodes] != [0, *nodes][: len(nodes)]:
+            return f"row {row}: {nodes} is not a path: each node must be a child of the one before it"
+        if vocab is not None and not 0 <= bonus < vocab:
+            return f"row {row}: the bonus {bonus} is no token of {vocab}"
+    return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.compositions.batch import BATCHES, Accompanied
+from specframe.certify.compositions.batch import BATCHES, Accompanied, Batch
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -119,7 +119,9 @@ class ForgetsOrder(GivenDrafter):
         return replace(drafted, tokens=tokens)
 
 
-def emission(verifier=Recursive, tree=Chain, drafter=GivenDrafter, temperature=1.0, length=3, batch=0) -> Accompanied:
+def emission(
+    verifier=Recursive, tree=Chain, drafter=GivenDrafter, temperature=1.0, length=3, batch=BATCHES[0]
+) -> Accompanied:
     def parts() -> Parts:
         given = drafter(Q)
         return Parts(TableTarget(vocab=3), given, tree(depth=2, draw=Draw.IID), verifier())
@@ -150,7 +152,7 @@ def test_a_row_among_others_emits_the_targets_law(verifier, temperature):
     ids=lambda broken: next(iter(broken.values())).__name__,
 )
 def test_what_mixes_rows_up_is_caught(broken):
-    found = (emission(**broken, length=2, batch=batch).compare(budget=250) for batch in range(4))
+    found = (emission(**broken, length=2, batch=batch).compare(budget=250) for batch in BATCHES)
     assert any(each.tv > 0.005 for each in found)
 
 
@@ -180,7 +182,7 @@ def test_what_is_wrong_for_exactly_two_rows_is_caught_with_one_other_row():
     def tv(batch, rows=4096):
         return emission(WrongForTwo, length=2, batch=batch).compare(budget=250, rows=rows).tv
 
-    assert tv(BATCHES, rows=1) > 0.005 and tv(0) < 1e-9
+    assert tv(Batch.of_size(2, 0), rows=1) > 0.005 and tv(BATCHES[0]) < 1e-9
 
 
 class StaysPut(ForgetsOrder):
@@ -198,5 +200,7 @@ class StaysPut(ForgetsOrder):
 
 @pytest.mark.full
 def test_an_earlier_row_that_leaves_moves_the_watched_one():
-    staying, leaving = (emission(drafter=StaysPut, length=3, batch=batch).compare(budget=250).tv for batch in (0, 2))
+    staying, leaving = (
+        emission(drafter=StaysPut, length=3, batch=batch).compare(budget=250).tv for batch in BATCHES[::2]
+    )
     assert leaving > 1e-3 and staying < 1e-9

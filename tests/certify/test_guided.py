@@ -93,8 +93,8 @@ def test_a_guided_text_is_drafted_by_the_real_rule_too(tmp_path):
 
 def test_what_is_compared_stands_in_the_certificate(tmp_path):
     certificate = certified(copies(tmp_path, temperature=0.0))
-    assert certificate.lossless and certificate.reach.levels >= 4 and certificate.reach.cycles == CYCLES
-    assert f"to level {certificate.reach.levels}, {CYCLES} cycles" in verdict(certificate.as_dict())
+    assert certificate.lossless and certificate.reach.levels >= 4 and certificate.reach.cycles >= CYCLES
+    assert f"to level {certificate.reach.levels}, {certificate.reach.cycles} cycles" in verdict(certificate.as_dict())
     assert any("too early" in case.name for case in certificate.controls)
 
 
@@ -110,7 +110,7 @@ def test_a_greedy_shortcut_with_the_bonus_of_the_parent_is_refused(drafter, tmp_
     text = COPIES.replace("{use: lookup, length: 6}", drafter.replace("FOLDER", str(tiny_model(3))))
     broken = planned(tmp_path, text, BROKEN, verifier="./broken.py:EarlyBonus", temperature=0.0)
     certificate = certified(broken)
-    assert not certificate.lossless and certificate.worst.comparison.tv == 1.0
+    assert not certificate.lossless and certificate.worst.comparison.tv > 0.1
     assert any("`verify` at temperature 0" in line for line in certificate.shortcuts)
 
 

@@ -17,10 +17,11 @@ from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
+from specframe.decoding.exclusive import claim
 from specframe.decoding.requests import refilled
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.plugin import Draw
+from specframe.plugin import Draw, Verdict
 from specframe.testing import tiny_target
 from specframe_trees.adaptive import Adaptive
 
@@ -168,6 +169,53 @@ def test_a_target_serves_one_session_at_a_time():
     Session(parts, 1, 40).run([Request(tokens=[3], max_new_tokens=3)])
     with pytest.raises(InputError, match="one caller at a time"):
         first.step()
+
+
+def test_a_thread_that_opens_a_session_within_another_ones_cycle_gets_the_same_sentence():
+    parts, errors = Parts(target(), NoDrafter(), None, Match()), list[Exception]()
+
+    def open_another():
+        try:
+            Session(parts, 1, 40)
+        except InputError as error:
+            errors.append(error)
+
+    def watch(cycle):
+        thread = Thread(target=open_another)
+        thread.start()
+        thread.join()
+
+    [entry] = Session(parts, 1, 40, watch=watch).run([Request(tokens=[1, 2], max_new_tokens=3)])
+    assert len(entry.tokens) == 3 and len(errors) == 3
+    assert all("one caller at a time" in str(error) for error in errors)
+
+
+def test_what_fails_as_another_thread_takes_the_target_gets_the_sentence():
+    class Taken(Match):
+        """While it verifies, another session claims the target, whose rows are then gone."""
+
+        def verify(self, tree, laws, random):
+            claim(parts.target, self)
+            raise ValueError("rows of another session")
+
+    parts = Parts(target(), NoDrafter(), None, Taken())
+    request = Request(tokens=[1, 2], sampling=Sampling(temperature=1.0), max_new_tokens=3)
+    with pytest.raises(InputError, match="one caller at a time"):
+        Session(parts, 1, 40).run([request])
+
+
+def test_a_verdict_of_a_wrong_form_is_one_sentence():
+    class Longer(Match):
+        """Its length counts one node more than its path has."""
+
+        def verify(self, tree, laws, random):
+            found = super().verify(tree, laws, random)
+            return Verdict(path=found.path, length=found.length + (tree.levels > 0), bonus=found.bonus)
+
+    parts = Parts(target(), Lookup(), None, Longer())
+    request = Request(tokens=[1, 2, 3, 1, 2], sampling=Sampling(temperature=1.0), max_new_tokens=20)
+    with pytest.raises(CompositionError, match=r"Longer\.verify gave no verdict: row 0: the length is"):
+        Session(parts, 1, 60).run([request])
 
 
 def test_decoding_within_a_listener_is_refused_instead_of_going_wrong():

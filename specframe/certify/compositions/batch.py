@@ -9,72 +9,110 @@ the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from enum import Enum, auto
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.branches import Forks, Source
 from specframe.certify.compositions.emission import END, Emission
-from specframe.decoding.requests import Request
+from specframe.certify.compositions.guided import Forced
+from specframe.decoding.requests import Entry, Request
 from specframe.decoding.session import Session
 from specframe.kernel.sampling import RandomSource
+from specframe.kernel.types import Cycle
+from specframe.sampling.laws import Processor
 from specframe.sampling.random import SeededRandom
 
 WATCHED = -1
 """The seed of the row that is enumerated; the others have seeds of their own."""
-BATCHES = 4
-"""Batches with several other rows; the next one has a single other row, and those after it have one size each."""
-SIZES = range(3, 9)
-"""Sizes of the batches in which a row is decoded alone with so many others; two is the single other row's."""
-
-
-class Stay(Enum):
-    """Time that a row stays; the moment is the watched row's first cycle."""
-
-    TO_THE_END = auto()
-    UNTIL_THEN = auto()
-    LATE = auto()
+TEMPERATURES = (0.0, None, 0.6)
+"""Temperatures of the other rows of a mixed batch, in turns; None: the watched row's."""
 
 
 @dataclass(frozen=True)
 class Other:
-    """A row next to the watched one."""
+    """A row next to the watched one. Times are cycles since the watched row's admission."""
 
     shift: int
     """Added to every token of the prompt, so that it is another one."""
     prompt: int
     """Length of its prompt in tokens."""
-    stay: Stay
+    joins: int = 0
+    leaves: int | None = None
+    """Time at which it is cancelled; None: never."""
+    tokens: int | None = None
+    """Number of tokens after which it ends by itself; None: it outlasts the watched row."""
 
 
-STAYING = (Other(1, 3, Stay.TO_THE_END), Other(2, 5, Stay.TO_THE_END), Other(0, 4, Stay.LATE))
-LEAVING = (Other(1, 3, Stay.UNTIL_THEN), Other(2, 5, Stay.TO_THE_END))
+@dataclass(frozen=True)
+class Batch:
+    """The other rows of a batch, and the place of the watched row among those that are admitted with it."""
+
+    others: tuple[Other, ...] = ()
+    before: int = 0
+    """Number of the others admitted before the watched row, at its own time."""
+    mixed: bool = False
+    """True if the rows have different samplings: greedy ones among sampled ones."""
+    size: int | None = None
+    """Number of rows of the batch, the branches that run side by side included; None: as many as there are."""
+    number: int = 0
+    """Names the random numbers of the others."""
+
+    @classmethod
+    def of_size(cls, size: int, before: int, *, mixed: bool = False) -> Batch:
+        """A batch of one size from the watched row's admission on."""
+        others = tuple(Other(place, 3 + place // 3) for place in range(1, size))
+        return cls(others, before, mixed, size, 4 + size)
+
+    def for_branches(self, rows: int) -> tuple[Other, ...]:
+        """The others that a call with so many branches has."""
+        return self.others if self.size is None else self.others[: self.size - rows]
+
+    def temperature(self, place: int, watched: float) -> float:
+        """The temperature of one of the others."""
+        other = TEMPERATURES[place % len(TEMPERATURES)] if self.mixed else None
+        if self.mixed and watched == 0:
+            return 1.0
+        return watched if other is None else other
+
+
+STAYING = (Other(1, 3, joins=-2), Other(2, 5, joins=-1), Other(0, 4, joins=1, tokens=2))
+LEAVING = (Other(1, 3, joins=-2, leaves=1), Other(2, 5, joins=-1))
 """An earlier row leaves while the watched row is the last one, which takes its place."""
-EQUAL = tuple(tuple(Other(place, 3 + place // 3, Stay.TO_THE_END) for place in range(1, size)) for size in SIZES)
-"""Others that are admitted together, so that the batch has one size from the watched row's admission on."""
-LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),), *EQUAL)
-LEAVES = LINES.index(LEAVING)
-"""A batch whose first row leaves."""
+BATCHES = (
+    Batch(STAYING),
+    Batch(STAYING, mixed=True, number=1),
+    Batch(LEAVING, number=2),
+    Batch(LEAVING, mixed=True, number=3),
+)
+LEAVES_TWICE = Batch(
+    (
+        *(Other(place, 2 + place, joins=-2, leaves=2) for place in (1, 2)),
+        Other(3, 5, joins=-1, leaves=1),
+        Other(4, 4, joins=-1),
+        Other(5, 3, joins=2),
+    ),
+    number=4,
+)
+"""One earlier row leaves, then two at once, and one joins: the watched row moves each time."""
 
 
 @dataclass(frozen=True)
 class Accompanied(Emission):
-    """An emission whose row is decoded with others, who stay, leave before it, join later, or are one alone."""
+    """An emission whose row is decoded with others, who stay, leave before it, or join later."""
 
-    batch: int = 0
-    """Chooses the others, and names their random numbers."""
+    batch: Batch = Batch()
 
     @classmethod
-    def of(cls, emission: Emission, batch: int) -> Accompanied:
+    def of(cls, emission: Emission, batch: Batch) -> Accompanied:
         """The emission in this batch."""
         return cls(**{each.name: getattr(emission, each.name) for each in fields(emission)}, batch=batch)
 
     @property
-    def pair(self) -> bool:
-        """True where there is one other row; with a single branch the batch then has exactly two."""
-        return self.batch == BATCHES
+    def processors(self) -> tuple[Processor, ...]:
+        """The processors of the others, whose texts are not forced: they differ from the watched row's."""
+        return tuple(each for each in self.sampling.processors if not isinstance(each, Forced))
 
     def program(self, random: Forks, rows: int) -> Tensor:
         """The real session on `rows` branches and other rows: [rows, length] int64, END after the last token."""
@@ -83,35 +121,50 @@ class Accompanied(Emission):
         watched = Request(
             tokens=self.prompt, sampling=self.sampling, seed=WATCHED, max_new_tokens=self.length, ends=self.ends
         )
-        line = LINES[self.batch]
-        requests = [self._request(other, longest, parts.target.vocab_size) for other in line]
-        session = Session(
-            parts, rows + len(line), len(self.prompt) + longest + parts.nodes, random=BatchStreams(random)
-        )
-        leaving = []
-        if self.batch > BATCHES:
-            session.admit(requests)
-        for other, request in zip(line, requests, strict=True):
-            if other.stay is not Stay.LATE and self.batch <= BATCHES:
-                [entry] = session.admit([request])
-                leaving += [entry] if other.stay is Stay.UNTIL_THEN else []
-                session.step()
+        line = self.batch.for_branches(rows)
+        requests = [self._request(place, other, longest, parts.target.vocab_size) for place, other in enumerate(line)]
+        room = len(self.prompt) + longest + parts.nodes
+        leaving: list[tuple[int, Entry]] = []
+        time = 0
+
+        def leave(cycle: Cycle) -> None:  # within a cycle, so that several rows leave at once
+            for left, entry in leaving:
+                if left == time:
+                    session.cancel(entry)
+
+        session = Session(parts, rows + len(line), room, random=BatchStreams(random), watch=leave)
+
+        def admit(chosen: Sequence[int]) -> None:
+            entries = session.admit([requests[place] for place in chosen])
+            leaving.extend(
+                (left, entry)
+                for place, entry in zip(chosen, entries, strict=True)
+                if (left := line[place].leaves) is not None
+            )
+
+        for early in sorted({other.joins for other in line if other.joins < 0}):
+            admit([place for place, other in enumerate(line) if other.joins == early])
+            session.step()
+        now = [place for place, other in enumerate(line) if other.joins == 0]
+        admit(now[: self.batch.before])
         entries = session.admit([watched] * rows)
-        if any(entry.ended is None for entry in entries):
-            session.step()
-        for entry in leaving:
-            session.cancel(entry)
-        session.admit([request for other, request in zip(line, requests, strict=True) if other.stay is Stay.LATE])
+        admit(now[self.batch.before :])
         while any(entry.ended is None for entry in entries):
+            time += 1
             session.step()
+            admit([place for place, other in enumerate(line) if other.joins == time])
         return torch.tensor([entry.tokens + [END] * (self.length - len(entry.tokens)) for entry in entries])
 
-    def _request(self, other: Other, length: int, vocab: int) -> Request:
+    def _request(self, place: int, other: Other, length: int, vocab: int) -> Request:
         return Request(
             tokens=[(token + other.shift) % vocab for token in self.prompt[: other.prompt]],
-            sampling=self.sampling,
-            seed=3 * self.batch + other.shift,
-            max_new_tokens=2 if other.stay is Stay.LATE else length,
+            sampling=replace(
+                self.sampling,
+                temperature=self.batch.temperature(place, self.sampling.temperature),
+                processors=self.processors,
+            ),
+            seed=3 * self.batch.number + other.shift,
+            max_new_tokens=other.tokens or length,
         )
 
 
@@ -155,9 +208,9 @@ class BatchStreams:
         self._branch, self._others = branch, others  # [B] int64, the branch of each row, -1 for the other rows
         watched = branch >= 0
         branches = self._forks.of_rows(branch[watched])
-        self.draft = BatchRandom(watched, branches, others.draft)
-        self.verify = BatchRandom(watched, branches, others.verify)
-        self.position = BatchRandom(watched, branches, others.position)
+        self.draft = Source(BatchRandom(watched, branches, others.draft))
+        self.verify = Source(BatchRandom(watched, branches, others.verify))
+        self.position = Source(BatchRandom(watched, branches, others.position))
 
     def start(self, seeds: Sequence[int]) -> BatchStreams:
         """The streams of new rows, which have not joined these yet."""

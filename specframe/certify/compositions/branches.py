@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specframe.kernel.errors import SpecframeError
+from specframe.kernel.sampling import RandomSource
 
 _BITS = 16  # a script entry is (number of options << 16) | option chosen
 
@@ -61,6 +63,11 @@ class Scripts:
         """The scripts, most likely first."""
         order = self.weight.argsort(descending=True, stable=True)
         return Scripts(self.choices[order], self.length[order], self.weight[order])
+
+    def pieces(self, rows: int) -> list[Scripts]:
+        """The scripts in batches of `rows` at most."""
+        head, rest = self.split(rows)
+        return [head, *rest.pieces(rows)] if len(rest) else [head]
 
     def split(self, count: int) -> tuple[Scripts, Scripts]:
         """The first `count`, and the others."""
@@ -255,6 +262,27 @@ class Forks:
         ]
         choices[torch.arange(len(place)), place] = ((options[local] << _BITS) | option).int()
         self._found.append(Scripts(choices, place + 1, self.weight[rows] * law[local, option]))
+
+
+class Source:
+    """The random source that a certificate hands out: three methods and nothing else, so that no part looks into it.
+
+    Any other attribute raises HiddenState, which neither `hasattr` nor a default of `getattr` takes for its absence.
+    """
+
+    __slots__ = ("bernoulli", "categorical", "without_replacement")
+
+    def __init__(self, inner: RandomSource) -> None:
+        """A source that draws from another one."""
+        self.categorical: Callable[[Tensor], Tensor] = lambda probs: inner.categorical(probs)
+        self.bernoulli: Callable[[Tensor], Tensor] = lambda p: inner.bernoulli(p)
+        self.without_replacement: Callable[[Tensor, int], Tensor] = lambda probs, k: inner.without_replacement(probs, k)
+
+    def __getattr__(self, name: str) -> object:
+        """Raises HiddenState; AttributeError for what Python itself looks up."""
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        raise HiddenState(f"a part reads `{name}` of its random source, which has three methods only: see RandomSource")
 
 
 def _worst(p: Tensor) -> float:

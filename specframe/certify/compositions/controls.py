@@ -17,10 +17,51 @@ from torch.nn.functional import one_hot
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.enumeration import ForkedStreams
+from specframe.decoding.verification import malformed
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import Verifier
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import Observer, Verifier
 from specframe.kernel.sampling import Laws, RandomSource
-from specframe.kernel.types import TokenTree, Verdict
+from specframe.kernel.types import Cycle, TokenTree, Verdict
+
+
+@dataclass(frozen=True)
+class Around:
+    """A verifier whose verdicts another one makes."""
+
+    inner: Verifier
+    lossless = False
+    needs = Needs(exact=True)
+
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The inner verdict."""
+        return self.inner.verify(tree, laws, random)
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of the inner verifier, if that follows one."""
+        if isinstance(self.inner, Observer):
+            self.inner.open(slots, room)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Lets it observe a cycle."""
+        if isinstance(self.inner, Observer):
+            self.inner.observe(cycle)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of it, int64 [R], in this order."""
+        if isinstance(self.inner, Observer):
+            self.inner.keep(rows)
+
+
+class WellFormed(Around):
+    """The verifier itself; raises CompositionError for a verdict that is no path of valid nodes and one token."""
+
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The inner verdict."""
+        verdict = self.inner.verify(tree, laws, random)
+        if problem := malformed(tree, verdict, laws.all.shape[-1]):
+            raise CompositionError(f"{type(self.inner).__name__}.verify gave no verdict: {problem}")
+        return verdict
 
 
 class Unprocessed:
@@ -71,15 +112,13 @@ WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
 
 
 @dataclass(frozen=True)
-class WrongBonus:
+class WrongBonus(Around):
     """A verifier, but the token after the path is chosen wrongly."""
 
-    inner: Verifier
     wrong: Wrong
     differed: list[bool] = field(default_factory=list)
     """Flags appended as it runs: whether it had another distribution than the verifier's to draw from."""
     lossless = False
-    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The inner verdict with another bonus."""
@@ -160,7 +199,7 @@ class ReplayedStreams:
     def __init__(self, inner: ForkedStreams, captured: Captured) -> None:
         self._inner = inner
         self._captured = captured
-        self.draft = self.verify = self.position = ReplayedSource(inner.draft, captured)
+        self.draft = self.verify = self.position = ReplayedSource(inner.live, captured)
 
     def start(self, seeds: Sequence[int]) -> ReplayedStreams:
         """The next branches as new rows."""

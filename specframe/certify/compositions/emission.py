@@ -43,12 +43,16 @@ class Emission:
     """The session's random streams over the forks; others than these in a negative control."""
     watch: Callable[[Cycle], None] | None = None
     """Callback that gets every cycle of every branch, admissions included."""
+    sessions: int = 0
+    """Number of sessions of two rows each that the same parts have decoded before."""
 
     def program(self, random: Forks, rows: int) -> torch.Tensor:
         """The real session on `rows` branches: [rows, length] int64, END after the last token."""
         parts = self.parts()
         request = Request(tokens=self.prompt, sampling=self.sampling, max_new_tokens=self.length, ends=self.ends)
         room = len(self.prompt) + self.length + parts.nodes
+        for _ in range(self.sessions):  # one row after the other
+            Session(parts, 1, room).run([request] * 2)
         session = Session(parts, rows, room, random=self.streams(random), watch=self.watch)
         entries = session.run([request] * rows)
         return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
@@ -84,11 +88,23 @@ class Emission:
         rows: int = 4096,
         alone: int | None = None,
         progress: Callable[[EnumerationProgress], None] | None = None,
+        early: bool = False,
     ) -> Comparison:
-        """The emitted law against the target's. Options as in `enumerate_outcomes`."""
+        """The emitted law against the target's. Options as in `enumerate_outcomes`.
+
+        `early` ends the enumeration where an outcome has too much probability.
+        """
         with torch.inference_mode():
-            emitted = enumerate_outcomes(self.program, budget=budget, rows=rows, alone=alone, progress=progress)
-            return compare(self.target_law(), emitted, first=2)  # no draft has a part in the very first token
+            wanted = self.target_law()
+            emitted = enumerate_outcomes(
+                self.program,
+                budget=budget,
+                rows=rows,
+                alone=alone,
+                progress=progress,
+                wanted=wanted if early else None,
+            )
+            return compare(wanted, emitted, first=2)  # no draft has a part in the very first token
 
 
 @dataclass(frozen=True)

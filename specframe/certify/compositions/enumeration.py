@@ -9,7 +9,7 @@ enumeration one branch at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -17,13 +17,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specframe.certify.compositions.branches import Forks, HiddenState, Scripts
+from specframe.certify.compositions.branches import Forks, HiddenState, Scripts, Source
 
 Program = Callable[[Forks, int], Tensor]
 """A run of `rows` independent rows under a random source; gives one outcome a row, int64 [rows, K]."""
 
 Outcome = tuple[int, ...]
 
+NOISE = 1e-9
+"""A difference of two probabilities that is rounding."""
+ENOUGH = 1024
+"""Branches side by side after which a law that is known to be wrong need not be followed further."""
 CONFIRMED = 64
 """Smallest number of branches run a second time, to check that the same choices have the same outcome."""
 
@@ -100,6 +104,7 @@ def enumerate_outcomes(
     cut: float = 1e-13,
     tolerance: float = 1e-9,
     progress: Callable[[EnumerationProgress], None] | None = None,
+    wanted: Mapping[Outcome, float] | None = None,
 ) -> Enumeration:
     """The law of the output of `program`, by running it once for every outcome of its random choices.
 
@@ -110,11 +115,13 @@ def enumerate_outcomes(
     a law of one option.
     cut: options of this weight or less are not followed; their mass is counted in `cut`.
     tolerance: how far a law may be from summing to 1.
+    wanted: a law that the outcomes should have; an outcome that has more probability ends the enumeration, where
+    branches are run one at a time at once.
     Ctrl-C ends the enumeration early and returns what it has, marked `interrupted`.
     Raises UnnormalisedLaw for a law that is not one, and HiddenState when a branch replayed alone takes
     another course: the program has randomness or state apart from the random source.
     """
-    run = _Run(program, budget, cut, tolerance, progress)
+    run = _Run(program, budget, cut, tolerance, progress, wanted)
     try:
         return run.run(rows)
     except HiddenState:
@@ -140,8 +147,14 @@ class _Run:
     cut: float
     tolerance: float
     progress: Callable[[EnumerationProgress], None] | None
+    wanted: Mapping[Outcome, float] | None = None
 
-    def confirm(self, waves: list[_Wave]) -> None:
+    def exceeds(self, law: Mapping[Outcome, _Sum]) -> bool:
+        """Returns whether an outcome has more probability than it should."""
+        wanted = self.wanted
+        return wanted is not None and any(mass.total > wanted.get(one, 0.0) + NOISE for one, mass in law.items())
+
+    def confirm(self, waves: list[_Wave], rows: int) -> None:
         """Runs the same branches once more: the same choices must lead to the same outcome.
 
         Waves whose outcomes are as wide are one batch: a session is the dearer part of a run, not its rows.
@@ -149,12 +162,13 @@ class _Run:
         for width in {wave.outcomes.shape[1] for wave in waves}:
             alike = [wave for wave in waves if wave.outcomes.shape[1] == width]
             scripts, outcomes = Scripts.join([wave.scripts for wave in alike]), [wave.outcomes for wave in alike]
-            again = Forks(scripts, cut=self.cut, tolerance=self.tolerance)
-            if not torch.equal(self.program(again, len(scripts)), torch.cat(outcomes)) or len(again.finish()):
-                raise HiddenState(
-                    "the same choices led to another outcome when a branch was run once more: the program has "
-                    "randomness or state of its own"
-                )
+            for part, wanted in zip(scripts.pieces(rows), torch.cat(outcomes).split(rows), strict=True):
+                again = Forks(part, cut=self.cut, tolerance=self.tolerance)
+                if not torch.equal(self.program(again, len(part)), wanted) or len(again.finish()):
+                    raise HiddenState(
+                        "the same choices led to another outcome when a branch was run once more: the program has "
+                        "randomness or state of its own"
+                    )
 
     def run(self, rows: int, alone: bool = False) -> Enumeration:
         """The whole enumeration, `rows` branches at a time; `alone` confirms every one of them."""
@@ -163,7 +177,7 @@ class _Run:
         law: dict[Outcome, _Sum] = {}
         covered, lost = _Sum(), _Sum()
         unconfirmed: list[_Wave] = []
-        branches, interrupted = 0, False
+        branches, interrupted, stopped = 0, False, False
         try:
             while pending and branches < self.budget:
                 scripts = _likeliest(pending, min(rows, self.budget - branches))
@@ -179,14 +193,17 @@ class _Run:
                 if len(found):
                     pending.append(found)
                 if unconfirmed and (rows == 1 or branches >= CONFIRMED):
-                    self.confirm(unconfirmed)
+                    self.confirm(unconfirmed, rows)
                     unconfirmed.clear()
                 if self.progress is not None:
                     self.progress(EnumerationProgress(branches, covered.total, perf_counter() - start))
-            self.confirm(unconfirmed)
+                if (rows == 1 or branches >= ENOUGH) and self.exceeds(law):
+                    stopped = True
+                    break
+            self.confirm(unconfirmed, rows)
         except KeyboardInterrupt:
             interrupted = True
-        exhausted = not pending and not interrupted
+        exhausted = not pending and not interrupted and not stopped
         if exhausted:
             _check_mass(covered.total + lost.total)
         return Enumeration(
@@ -242,22 +259,23 @@ class ForkedStreams:
         self._forks = forks
         self._started = 0
         # One source for the whole session: who holds it draws for the rows that are live then.
-        self.draft = self.verify = self.position = forks.of_rows(torch.arange(0))
+        self.live = forks.of_rows(torch.arange(0))
+        self.draft = self.verify = self.position = Source(self.live)
 
     def start(self, seeds: Sequence[int]) -> ForkedStreams:
         """The next branches as new rows; their seeds mean nothing here."""
         first, self._started = self._started, self._started + len(seeds)
         new = ForkedStreams(self._forks)
-        new.draft.rows = torch.arange(first, self._started)
+        new.live.rows = torch.arange(first, self._started)
         return new
 
     def join(self, new: ForkedStreams) -> None:
         """Puts the branches of new rows after these."""
-        self.draft.rows = torch.cat([self.draft.rows, new.draft.rows])
+        self.live.rows = torch.cat([self.live.rows, new.live.rows])
 
     def advance(self, count: Tensor, most: int) -> None:
         """A new cycle: nothing to do, every fork is fresh."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others have ended their branch."""
-        self.draft.rows = self.draft.rows[rows.cpu()]
+        self.live.rows = self.live.rows[rows.cpu()]

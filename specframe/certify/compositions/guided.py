@@ -22,8 +22,8 @@ from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
-CYCLES = 4
-"""The cycles of a guided text: what goes wrong from a row's fourth cycle on is seen."""
+CYCLES, TOKENS, MOST_CYCLES = 8, 36, 16
+"""A guided text has so many cycles and tokens at least, but not more than the most cycles."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +102,24 @@ class Guide:
         return max(1, self.before(cycle) + self.levels - 1)
 
 
-def guide(make: Callable[..., Emission]) -> Guide:
+def guide(make: Callable[..., Emission], *, cycles: int = CYCLES, tokens: int = TOKENS) -> Guide:
     """The text of a composition's first cycles; `make` builds its emission, with `broken` around the verifier."""
-    return decode(make(broken=lambda verifier: Deepest()))
+    return decode(make(broken=lambda verifier: Deepest()), cycles=cycles, tokens=tokens)
 
 
-def decode(emission: Emission, watch: Callable[[Cycle], None] | None = None) -> Guide:
+def decode(
+    emission: Emission, watch: Callable[[Cycle], None] | None = None, *, cycles: int = CYCLES, tokens: int = TOKENS
+) -> Guide:
     """The tokens of an emission's first cycles, by one seed's random numbers; `watch` is called with every cycle."""
     parts = emission.parts()
-    room = min(len(emission.prompt) + (CYCLES + 1) * parts.nodes + 1, parts.target.context)
+    room = min(len(emission.prompt) + (MOST_CYCLES + 1) * parts.nodes + 1, parts.target.context)
     request = Request(
         tokens=emission.prompt, sampling=emission.sampling, max_new_tokens=room - parts.nodes - len(emission.prompt)
     )
     session = Session(parts, 1, room, watch=watch)
     [entry] = session.admit([request])
     counts = [len(entry.tokens)]
-    while entry.ended is None and len(counts) <= CYCLES:
+    while entry.ended is None and len(counts) <= MOST_CYCLES and (len(counts) <= cycles or len(entry.tokens) < tokens):
         session.step()
         counts.append(len(entry.tokens) - sum(counts))
     return Guide(tuple(entry.tokens), tuple(counts))

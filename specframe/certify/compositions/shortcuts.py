@@ -10,14 +10,18 @@ once more, on a model in float32, where every draft of the native search must be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from specframe.certify.compositions.controls import Around
+from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.guided import Deepest
 from specframe.certify.compositions.small import SmallComposition
 from specframe.components.heads import Trimmed
@@ -27,7 +31,8 @@ from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Observer, TreePolicy, Verifier
+from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Context, Expand, TokenTree, Verdict
 from specframe.neural import NeuralDrafter
 from specframe.sampling.greedy import follow_argmax
@@ -48,26 +53,60 @@ FIELDS = {
 }
 """The fields of a tree that are compared, in words."""
 
+RULE = "the verifier's `verify`"
 Judge = Callable[[TokenTree, Tensor], Verdict]
 """A tree and the target's argmax after its nodes, [B, N], make a verdict."""
 
 
-def check_shortcuts(verifier: Verifier, trees: Iterable[TokenTree], vocab: int) -> list[str]:
+def check_shortcuts(verifier: Verifier | None, trees: Iterable[TokenTree], vocab: int) -> list[str]:
     """The wrong tokens at temperature 0 of a session and of its lossless verifier, in words; empty: there are none.
 
     Each tree has one row. A session follows the argmax itself where all rows are greedy, and asks the rule where greedy
-    rows stand among sampled ones: both must emit the target's tokens, whichever these are. Rules that follow a session
-    have no verdict apart from it, and are left out.
+    rows stand among sampled ones: both must emit the target's tokens, whichever these are. A rule that follows its
+    session is asked within one: see `probe_session`.
     """
     judges: dict[str, Judge] = {"the session's `follow_argmax`": follow_argmax}
-    if not isinstance(verifier, Observer):
-        judges["the verifier's `verify`"] = lambda tree, argmax: _on_sure_laws(verifier, tree, argmax, vocab)
+    if verifier is not None:
+        judges[RULE] = lambda tree, argmax: _on_sure_laws(verifier, tree, argmax, vocab)
     found: dict[str, None] = {}
     for tree in trees:
+        argmax = _leading(tree, vocab)  # [R, N]
+        rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
         for name, judge in judges.items():
-            if wrong := _leads_astray(judge, tree, vocab):
+            if wrong := _astray(judge, rows, argmax):
                 found[f"{name} at temperature 0: {wrong}"] = None
     return list(found)
+
+
+@dataclass(frozen=True)
+class Probe(Around):
+    """A rule that follows its session; in every cycle a copy of it judges by laws that are one-hot.
+
+    In each row another node is the end of the accepted path, by another token.
+    """
+
+    vocab: int
+    found: dict[str, None]
+    """Dictionary that gets what is wrong, in words."""
+
+    def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The inner verdict."""
+        if tree.levels:
+            copied = deepcopy(self.inner)
+            count = tree.tokens.shape[1]
+            ends = [(row % count, row // count % self.vocab) for row in range(len(tree.tokens))]
+            argmax = torch.tensor([_row(tree, row, *end, end[1] + 1, self.vocab) for row, end in enumerate(ends)])
+            if wrong := _astray(lambda rows, most: _on_sure_laws(copied, rows, most, self.vocab), tree, argmax):
+                self.found[f"{RULE} at temperature 0: {wrong}"] = None
+        return self.inner.verify(tree, laws, random)
+
+
+def probe_session(emission: Emission, vocab: int) -> None:
+    """Decodes an emission whose verifier is a Probe in as many equal rows as there are nodes and tokens."""
+    parts = emission.parts()
+    rows = parts.nodes * vocab
+    request = Request(tokens=emission.prompt, sampling=emission.sampling, max_new_tokens=emission.length)
+    Session(parts, rows, len(emission.prompt) + emission.length + parts.nodes).run([request] * rows)
 
 
 def _on_sure_laws(verifier: Verifier, tree: TokenTree, argmax: Tensor, vocab: int) -> Verdict:
@@ -76,10 +115,8 @@ def _on_sure_laws(verifier: Verifier, tree: TokenTree, argmax: Tensor, vocab: in
     return verifier.verify(tree, laws, SeededRandom(0, len(argmax)).verify)
 
 
-def _leads_astray(judge: Judge, tree: TokenTree, vocab: int) -> str | None:
-    """A tree and tokens by which a judge emits another token than the target's: in words, or None."""
-    argmax = _leading(tree, vocab)  # [R, N]
-    rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
+def _astray(judge: Judge, rows: TokenTree, argmax: Tensor) -> str | None:
+    """A row in which a judge emits another token than the target's, argmax [R, N]: in words, or None."""
     verdict = judge(rows, argmax)
     nodes = verdict.slots  # [R, A + 1], -1 padded
     there = nodes >= 0
@@ -97,17 +134,18 @@ def _leads_astray(judge: Judge, tree: TokenTree, vocab: int) -> str | None:
 def _leading(tree: TokenTree, vocab: int) -> Tensor:
     """The target's tokens after the nodes of a tree [1, N], such that paths end at each node by each token: [R, N]."""
     nodes = [node for node, valid in enumerate(tree.valid[0].tolist()) if valid]
-    parents, tokens = tree.parent[0].tolist(), tree.tokens[0].tolist()
-    rows = []
-    for end in nodes:
-        for bonus in range(vocab):
-            for fill in range(vocab):
-                row = [(node + fill) % vocab for node in range(len(tokens))]
-                row[end], node = bonus, end
-                while (above := parents[node]) >= 0:
-                    row[above], node = tokens[node], above
-                rows.append(row)
-    return torch.tensor(rows)
+    choices = product(nodes, range(vocab), range(vocab))
+    return torch.tensor([_row(tree, 0, end, bonus, fill, vocab) for end, bonus, fill in choices])
+
+
+def _row(tree: TokenTree, row: int, end: int, bonus: int, fill: int, vocab: int) -> list[int]:
+    """The target's tokens after a row's nodes, such that a path ends at a node by a token; `fill` shifts all others."""
+    parents, tokens = tree.parent[row].tolist(), tree.tokens[row].tolist()
+    found = [(node + fill) % vocab for node in range(len(tokens))]
+    found[end], node = bonus, end
+    while (above := parents[node]) >= 0:
+        found[above], node = tokens[node], above
+    return found
 
 
 class HeldTree(WatchedTree):

@@ -1,0 +1,103 @@
+"""Cases of a row among others: small batches of every size first, then batches that rows leave and join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from specframe.certify.certificate import Case
+from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, Batch
+from specframe.certify.compositions.emission import Comparison, Emission
+from specframe.certify.compositions.guided import forced, guide
+from specframe.certify.compositions.small import SmallComposition
+from specframe.sampling.laws import Sampling
+
+FEW = 16
+"""The most branches of a case in a batch of one size: what is wrong there is wrong in the first ones."""
+SIZES, CROWD = range(2, 10), 5
+"""Sizes of the batches in which a row is decoded with so many others, and the largest in which it has every place."""
+OPENING = 3
+"""Cycles, the admission's included, that are certain before a row of a small batch has a choice."""
+SESSIONS = 2
+"""Sessions that the parts of a case have decoded before."""
+
+
+class Compare(Protocol):
+    """Function that compares an emission within a budget of branches, `rows` of them in one call."""
+
+    def __call__(self, emission: Emission, budget: int | None = None, rows: int = 4096) -> Comparison:
+        """The comparison."""
+
+
+@dataclass
+class BatchCases:
+    """The cases of a composition, in ever smaller versions, whose row is decoded with others or after them.
+
+    The others' random numbers are given, and different ones in every batch.
+    """
+
+    versions: Sequence[SmallComposition]
+    compare: Compare
+    as_case: Callable[[Emission, Comparison, SmallComposition], Case]
+    openings: dict[Sampling, tuple[int, ...]] = field(default_factory=dict)
+    """The first tokens that the smallest version drafts under each sampling."""
+
+    def small(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """Yields the cases of few branches, the smallest batches first."""
+        for size in SIZES:
+            for before, where in ((0, "first"), (size - 1, "last")):
+                batch = Batch.of_size(size, before, mixed=before > 0)
+                case = self.in_small_batch(f"{label}, {where} of {size} rows", sampling, batch)
+                yield case
+                if case.comparison.enumeration.rows == 1 < size - 1 and not before:
+                    for place in range(1, size - 1) if size <= CROWD else (size // 2,):
+                        moved = replace(batch, before=place)
+                        yield self.in_small_batch(f"{label}, place {place + 1} of {size} rows", sampling, moved, 1)
+        greedy = replace(sampling, temperature=0.0)
+        yield self.in_small_batch("temperature 0, among sampled rows", greedy, Batch.of_size(4, 2, mixed=True))
+        yield self.in_small_batch(f"{label}, after other rows left", sampling, LEAVES_TWICE, 4096, 2)
+        yield self.after_sessions(f"{label}, after earlier sessions", sampling)
+
+    def large(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """Yields the cases whose row has every choice, among others that leave and join."""
+        number, version = 0, 1
+        while number < len(BATCHES) and version < len(self.versions):
+            case = self.in_batch(f"{label}, among other rows {number + 1}", sampling, BATCHES[number], version)
+            if case.settled or version + 1 == len(self.versions):
+                yield case
+                number += 1
+            else:  # one at a time takes a thousand times longer
+                version = version + 1 if case.comparison.enumeration.rows > 1 else len(self.versions) - 1
+
+    def in_batch(self, name: str, sampling: Sampling, batch: Batch, version: int) -> Case:
+        """A row of one of the smaller compositions with others."""
+        small = self.versions[version]
+        emission = small.emission(name, sampling)
+        return replace(self.as_case(emission, self.compare(Accompanied.of(emission, batch)), small), among_others=True)
+
+    def in_small_batch(
+        self, name: str, sampling: Sampling, batch: Batch, rows: int | None = None, free: int = 1
+    ) -> Case:
+        """Tokens after a certain first cycle, with few branches: as many side by side as the batch's size allows."""
+        small = self.versions[-1]
+        certain = self.opening(sampling)
+        emission = forced(small.emission(name, sampling), certain, free, ending=True)
+        rows = rows or max(1, (batch.size or 2) - 1)
+        comparison = self.compare(Accompanied.of(emission, batch), FEW if batch.size else None, rows=rows)
+        case = self.as_case(emission, comparison, small)
+        return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
+
+    def opening(self, sampling: Sampling) -> tuple[int, ...]:
+        """The tokens of the smallest composition's admission and first cycles."""
+        if sampling not in self.openings:
+            text = guide(partial(self.versions[-1].emission, "", sampling), cycles=OPENING, tokens=0)
+            self.openings[sampling] = text.tokens[: text.before(OPENING)]
+        return self.openings[sampling]
+
+    def after_sessions(self, name: str, sampling: Sampling) -> Case:
+        """A row of parts that have decoded other rows before, in this session and in earlier ones."""
+        small = self.versions[-1]
+        emission = replace(small.emission(name, sampling), sessions=SESSIONS)
+        return replace(self.as_case(emission, self.compare(emission), small), partly=True)

@@ -1,0 +1,252 @@
+"""Parts that are wrong in one place of a session's life: a later opening, a batch of mixed samplings, a late cycle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from specframe.components.trees.fixed import Chain
+from specframe.components.verifiers.match import Match
+from specframe.kernel.types import Verdict
+from specframe.sampling.greedy import follow_argmax
+from tests.certify.broken_parts import AtZero, CountsCycles, GreedyParent, fair, sharpened, tree_vocab
+
+
+class FollowsAndParent(CountsCycles, GreedyParent, Match):
+    """Follows its session; greedily, the bonus is the token after the last accepted node's parent."""
+
+
+class ParentAfterTwo(CountsCycles, AtZero, Match):
+    """The same after exactly two accepted nodes, in a session that it follows."""
+
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
+        above = tree.parent.gather(1, found.slots.gather(1, found.length[:, None])).clamp(min=0)
+        return replace(found, bonus=argmax.gather(1, above)[:, 0].where(found.length == 2, found.bonus))
+
+
+class ParentFromCycleTwo(ParentAfterTwo):
+    """The same after any path, from its third cycle on."""
+
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
+        above = tree.parent.gather(1, found.slots.gather(1, found.length[:, None])).clamp(min=0)
+        return replace(
+            found, bonus=argmax.gather(1, above)[:, 0].where(found.length * 0 + self.cycles >= 2, found.bonus)
+        )
+
+
+class CountsOpenings:
+    """A part that counts the sessions that it was opened for."""
+
+    opened = 0
+
+    def open(self, slots, room):
+        self.opened += 1
+
+    def keep(self, rows):
+        pass
+
+    def observe(self, cycle):
+        pass
+
+
+class FromOpening(CountsOpenings, Match):
+    """From the second opening on every bonus is a fair choice."""
+
+    first = 2
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.opened >= self.first, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class FromThirdOpening(FromOpening):
+    """The same from the third opening on."""
+
+    first = 3
+
+
+class RowZeroOfFour(Chain):
+    """In a batch of four rows and more, row 0 records row 1's distributions."""
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        if len(root) < 4 or tree.q is None:
+            return tree
+        return replace(tree, q=torch.cat([tree.q[1:2], tree.q[1:]]))
+
+
+class LeavesByParity(Chain):
+    """It remembers each row's root, and does not move its rows where the numbers of rows differ by an even one."""
+
+    def open(self, slots, room):
+        self.roots = torch.zeros(0, dtype=torch.int64)
+
+    def keep(self, rows):
+        stays = (len(self.roots) - len(rows)) % 2 == 0 and len(rows)
+        self.roots = self.roots[: len(rows)] if stays else self.roots[rows]
+
+    def observe(self, cycle):
+        new = cycle.verdict.bonus
+        self.roots = torch.cat([self.roots, new]) if cycle.committed.prompt is not None else new
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        return sharpened(tree, self.roots != root)
+
+
+class DisturbsFive(Match):
+    """In a batch of exactly five rows, row 0's bonus is the last row's."""
+
+    rows = 5
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        if len(found.bonus) != self.rows or not tree.levels:
+            return found
+        return replace(found, bonus=torch.cat([found.bonus[-1:], found.bonus[1:]]))
+
+
+class DisturbsNine(DisturbsFive):
+    """The same in a batch of nine."""
+
+    rows = 9
+
+
+class DisturbsLastOfNine(Match):
+    """In a batch of nine rows the last row's bonus is the first row's."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        if len(found.bonus) != 9 or not tree.levels:
+            return found
+        return replace(found, bonus=torch.cat([found.bonus[:-1], found.bonus[:1]]))
+
+
+class WrongWhereMixed(Match):
+    """Where one row is greedy and another is not, every row's bonus is the likeliest token."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        last = found.slots.gather(1, found.length[:, None])[:, 0]
+        after = laws.after(last)
+        sure = after.amax(1) > 1 - 1e-9
+        mixed = bool(sure.any()) and not bool(sure.all())
+        return replace(found, bonus=after.argmax(1)) if mixed and tree.levels else found
+
+
+class GreedyWhereMixed(Match):
+    """Where a row of the batch is greedy and another is not, the greedy rows' bonus is a fair choice."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        p = laws.all
+        sure = (p.amax(-1) > 1 - 1e-9).all(-1)  # [B]
+        mixed = bool(sure.any()) and not bool(sure.all())
+        return fair(found, sure & mixed, random, p.shape[-1])
+
+
+class FirstSampling(Match):
+    """Every row's bonus is drawn as sharply as the first row's, by the ratio of their largest probabilities."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        p = laws.all
+        if (p[:1].amax(-1) > 1 - 1e-9).all() and not (p.amax(-1) > 1 - 1e-9).all():
+            return replace(found, bonus=laws.after(found.slots.gather(1, found.length[:, None])[:, 0]).argmax(1))
+        return found
+
+
+class FromCycle(CountsCycles, Match):
+    """From a session's sixth cycle on the bonus is a fair choice."""
+
+    late = 6
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.cycles >= self.late - 1, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class SharpensFromCycleSix(CountsCycles, Chain):
+    """From a session's sixth cycle on it records another distribution than it draws from."""
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        return sharpened(tree, torch.full_like(root, self.cycles >= 5, dtype=torch.bool))
+
+
+class CountsTokens:
+    """A part that counts the tokens of each row after its prompt."""
+
+    def open(self, slots, room):
+        self.count = torch.zeros(0, dtype=torch.int64)
+
+    def keep(self, rows):
+        self.count = self.count[rows]
+
+    def observe(self, cycle):
+        new = cycle.verdict.count
+        self.count = torch.cat([self.count, new]) if cycle.committed.prompt is not None else self.count + new
+
+
+class AfterThirtyTwo(CountsTokens, Match):
+    """After 32 tokens of a row the bonus is a fair choice."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = self.count >= 32 if tree.levels and len(self.count) else torch.zeros_like(found.bonus, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class SharpensAfterThirtyTwo(CountsTokens, Chain):
+    """After 32 tokens of a row it records another distribution than it draws from."""
+
+    def grow(self, expand, root, context):
+        return sharpened(super().grow(expand, root, context), self.count >= 32)
+
+
+class AsksTheSource(Match):
+    """Where its random source has a field of the one in production, the bonus is a fair choice."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, hasattr(random, "_keys"), dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class KnowsTheForks(Match):
+    """Where its random source has a field that only production's has not, it is right."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        certifying = getattr(random, "_scripts", None) is not None
+        where = torch.full_like(found.length, not certifying, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class WrongLength(Match):
+    """Its length counts one node more than its path has."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        return Verdict(path=found.path, length=found.length + (tree.levels > 0), bonus=found.bonus)
+
+
+class KeepsFromOpen(CountsTokens, Match):
+    """A right rule with a memory from `open`: it counts the tokens of each row, and needs the count in each verdict."""
+
+    def verify(self, tree, laws, random):
+        assert not tree.levels or len(self.count) == len(tree.tokens), "the rows are not those that were observed"
+        return super().verify(tree, laws, random)
+
+
+class Unopened(CountsTokens, Match):
+    """It reads a memory that `open` does not begin."""
+
+    def verify(self, tree, laws, random):
+        assert self.lengths is not None
+        return super().verify(tree, laws, random)

@@ -60,6 +60,7 @@ def all_contestants(model_folder, tmp_path_factory):
         patch.chdir(folder)
         for module in (time, timing, own, generation, clock):  # what else the machine does is not in what adds up
             patch.setattr(module, "perf_counter", time.process_time)
+        patch.setattr(timing.Accounts, "read", lambda: None)
         patch.setattr(own, "span_seconds", cache(timing.span_seconds.__wrapped__))
         patch.setattr(outcome, "arrival_seconds", cache(timing.arrival_seconds.__wrapped__))
         return hold(folder, *words, repeats=2, assistant=str(model_folder))

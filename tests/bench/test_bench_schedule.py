@@ -3,10 +3,11 @@ from collections import Counter
 
 import pytest
 
+from specframe.bench.contest import timing
 from specframe.bench.contest.datasets import Question
 from specframe.bench.contest.outcome import describe, require_sound, token_quantiles
 from specframe.bench.contest.settings import plan_rounds, take_turns
-from specframe.bench.contest.timing import Timed
+from specframe.bench.contest.timing import Accounts, Timed
 from specframe.bench.journal import Journal
 from specframe.files.folders import make_folder
 from specframe.kernel.contestant import Outcome
@@ -122,3 +123,24 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecframeError, match="give another --out"):
         make_folder(tmp_path / "file" / "out")
+
+
+ALONE = Accounts(delay=5.0, busy=100.0, own=40.0, thread=30.0)
+
+
+@pytest.mark.parametrize(
+    ("later", "waited"),
+    [
+        (Accounts(5.0, 102.0, 42.0, 32.0), 0.0),  # no other process
+        (Accounts(6.0, 103.0, 41.0, 31.0), 1.0),  # one thread among others: all of its delay is theirs
+        (Accounts(6.0, 102.0, 42.0, 31.0), 0.0),  # a second thread of its own kept it waiting
+        (Accounts(6.0, 105.0, 42.0, 31.0), 0.75),  # others had three seconds, that thread one
+    ],
+)
+def test_waiting_is_what_other_processes_caused(later, waited):
+    assert later.waited(ALONE) == pytest.approx(waited)
+
+
+def test_a_system_without_accounts_has_no_waiting(monkeypatch):
+    monkeypatch.setattr(timing, "_first_line", lambda path: "")
+    assert Accounts.read() is None

@@ -276,3 +276,16 @@ def test_an_interval_of_tau_stays_within_what_is_possible():
     runs = [run(name, prompt, 0, 1.0, 40, tau=t) for name in ("plain", "falcon") for prompt, t in taus.items()]
     found = figures(summarise(results(runs, [(prompt, "code") for prompt in taus], 1)), "falcon")
     assert found["tau"]["low"] >= 1 and found["tau"]["high"] <= 1 + len(found["alpha"])
+
+
+def test_time_that_other_processes_took_is_reported(bench):
+    assert summarise(bench)["waited"] is None
+    runs = [each | {"waited_seconds": 0.25 * each["seconds"]} for each in bench["runs"]]
+    found = summarise(bench | {"runs": runs})
+    assert found["waited"] == pytest.approx(0.25)
+    assert (
+        "Other processes had the processor in 25% of the time: left out of speedups, not of tokens/s." in found["notes"]
+    )
+    before, after = (figures(each, "falcon") for each in (summarise(bench), found))
+    assert after["speedup"] == pytest.approx(before["speedup"])
+    assert after["tokens_per_second"] == before["tokens_per_second"]

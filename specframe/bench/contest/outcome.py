@@ -106,6 +106,7 @@ def describe(timed: Timed) -> list[dict[str, Any]]:
         line = {
             "began": timed.began,
             "seconds": timed.seconds * share,
+            "waited_seconds": None if timed.waited is None else timed.waited * share,
             "first_token_seconds": arrivals[0] - timed.start,
             "tokens": len(tokens),
             "token_seconds": token_quantiles(arrivals),

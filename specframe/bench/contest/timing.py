@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter, process_time, thread_time, time
+from typing import NamedTuple, Self
 
 import torch
 
@@ -26,7 +28,47 @@ class Timed:
     began: float
     """Start time in seconds since 1970."""
     seconds: float
+    waited: float | None = None
+    """Seconds of it in which other processes had the processor; None where the system does not count them."""
     peak_memory_bytes: int | None = None
+
+
+class Accounts(NamedTuple):
+    """Seconds that Linux has counted up to a moment."""
+
+    delay: float
+    """The time in which this thread was ready to run and another thread ran in its place."""
+    busy: float
+    """The processors' time of all processes together."""
+    own: float
+    """That of all threads of this process."""
+    thread: float
+    """That of this thread."""
+
+    @classmethod
+    def read(cls) -> Self | None:
+        """The accounts of this moment; None where the system keeps none."""
+        try:
+            delay = int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+            user, nice, system, _, _, irq, softirq = map(int, _first_line("/proc/stat").split()[1:8])
+        except (OSError, ValueError, IndexError):
+            return None
+        busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        return cls(delay, busy, process_time(), thread_time())
+
+    def waited(self, since: Accounts) -> float:
+        """Seconds that this thread has waited for other processes.
+
+        The share of this process's own threads, which a contestant may have started, is left out.
+        """
+        others = max(self.busy - since.busy - (self.own - since.own), 0.0)
+        helpers = max(self.own - since.own - (self.thread - since.thread), 0.0)
+        return (self.delay - since.delay) * others / (others + helpers) if others else 0.0
+
+
+def _first_line(path: str) -> str:
+    with Path(path).open(encoding="ascii") as file:
+        return file.readline()
 
 
 def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: int, device: torch.device) -> Timed:
@@ -35,11 +77,14 @@ def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: i
     gc.collect()
     with _no_collection():
         _finish(device)
+        before = Accounts.read()
         began, start = time(), perf_counter()
         outcome = contestant.decode(rows, seed)
         _finish(device)
         seconds = perf_counter() - start
-    return Timed(outcome, start, began, seconds)
+        after = Accounts.read()
+    waited = None if before is None or after is None else min(after.waited(before), seconds)
+    return Timed(outcome, start, began, seconds, waited)
 
 
 def time_with_memory(contestant: Contestant, rows: Sequence[Sequence[int]], seed: int, device: torch.device) -> Timed:

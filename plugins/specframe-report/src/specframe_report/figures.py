@@ -13,9 +13,9 @@ from specframe_report.intervals import Measure, estimate
 from specframe_report.measures import (
     CYCLE_PHASES,
     PHASES,
-    cost_per_token,
     mean_time,
     overhead_factor,
+    paired_ratio,
     rate,
     speedup,
     tau,
@@ -170,7 +170,7 @@ def _value(measure: Measure) -> float | None:
 
 def _spread(baseline: Grid, ours: Grid) -> dict[str, float] | None:
     """The paired ratios of single runs: median and extremes."""
-    ratios = cost_per_token(baseline) / cost_per_token(ours)
+    ratios = paired_ratio(ours, baseline)
     there = ratios[np.isfinite(ratios)].tolist()
     return {"median": median(there), "low": min(there), "high": max(there)} if there else None
 

@@ -32,12 +32,13 @@ def speedup(ours: Grid, baseline: Grid) -> Measure:
     """Measures the speedup: how many times sooner the baseline's tokens would have come from us.
 
     Each run is paired with the baseline's run of the same prompt, turn and repeat, so drift of the machine cancels; the
-    ratio is that of the times per token, so texts of unequal length compare. A prompt's time with us is the baseline's
+    ratio is that of the times per token, so texts of unequal length compare. Time in which other processes had the
+    processor is left out of both. A prompt's time with us is the baseline's
     time over the median ratio, and the speedup is the ratio of the total times.
     """
     tokens = baseline.field("tokens")
-    ratio = cost_per_token(baseline) / cost_per_token(ours)
-    theirs = np.where(np.isnan(ratio), np.nan, cost_per_token(baseline))
+    ratio = paired_ratio(ours, baseline)
+    theirs = np.where(np.isnan(ratio), np.nan, own_cost(baseline))
 
     def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
         typical = median(redraw(ratio, picks))  # [P, T, S]
@@ -85,6 +86,17 @@ def cost_per_token(grid: Grid) -> Array:
     """Seconds per new token of each run, [P, T, R]."""
     seconds, tokens = grid.field("seconds"), grid.field("tokens")
     return np.where(seconds > 0, seconds, np.nan) / np.where(tokens > 0, tokens, np.nan)
+
+
+def own_cost(grid: Grid) -> Array:
+    """Seconds per new token of each run without those in which other processes had the processor, [P, T, R]."""
+    left = grid.field("seconds") - np.nan_to_num(grid.field("waited_seconds"))
+    return np.where(left > 0, left, np.nan) / np.where(grid.field("tokens") > 0, grid.field("tokens"), np.nan)
+
+
+def paired_ratio(ours: Grid, baseline: Grid) -> Array:
+    """The baseline's own cost over ours, run by run, [P, T, R]."""
+    return own_cost(baseline) / own_cost(ours)
 
 
 def redraw(cells: Array, picks: NDArray[np.int64]) -> Array:

@@ -173,7 +173,7 @@ def _costs(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             rows.append([_name(entry), format_figure(entry["overall"].get("speedup"), unit="x"), *found])
     if rows:
         yield "What latencies and sizes alone predict (CORAL, Eq. (1) and (6)), next to what was measured:\n"
-        yield _table(["contestant", "measured", "Eq. (1), latencies", "Eq. (6), sizes"], rows)
+        yield _table(["contestant", "measured", "Eq. (1), latencies", "Eq. (6), sizes (MBSU)"], rows)
 
 
 def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
@@ -17,6 +17,8 @@ from specframe_report.intervals import CONFIDENCE, FEWEST_PROMPTS
 SCHEMA = 1
 MACHINE = ("processor", "cores", "threads", "accelerator")
 """Properties that machines must share for times to compare."""
+NOTABLE = 0.01
+"""The share of time in which other processes had the processor from which on a note reports it."""
 PLAIN, TRANSFORMERS = "plain", "hf:generate"
 BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
 """Baseline of each speedup, by kind: with several targets there is one of each for every target."""
@@ -64,6 +66,7 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
         "skipped": results.get("skipped") or {},
         "workers": results.get("workers") or [],
         "bench_overhead": results.get("bench_overhead"),
+        "waited": _waited(results["runs"]),
     }
     return summary | {"notes": list(_notes(summary))}
 
@@ -112,6 +115,13 @@ def _is_unbounded(contestant: Mapping[str, Any]) -> bool:
     return rate is not None and rate["low"] is None
 
 
+def _waited(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of all time in which other processes had the processor; None where it is not counted."""
+    seconds = sum(run["seconds"] for run in runs)
+    known = [run["waited_seconds"] for run in runs if run.get("waited_seconds") is not None]
+    return sum(known) / seconds if known and seconds else None
+
+
 def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
     """Yields the caveats that a reader must know before trusting the figures."""
     if summary["repeats"] < 2:
@@ -119,6 +129,8 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
     enough = summary["repeats"] > 1 and summary["prompts"] >= FEWEST_PROMPTS
     if enough and any(map(_is_unbounded, summary["contestants"])):
         yield "Too few prompts or repeats for some figures' intervals: those without one have a value alone."
+    if (waited := summary.get("waited") or 0.0) >= NOTABLE:
+        yield f"Other processes had the processor in {waited:.0%} of the time: left out of speedups, not of tokens/s."
     if (summary["settings"].get("temperature") or 0) > 0:
         yield "Sampled texts differ between contestants and runs: times are compared per token, outputs not at all."
     skipped = summary["skipped"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from specframe.certify.certificate import Case
 from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, Batch
@@ -20,15 +19,10 @@ SIZES, CROWD = range(2, 10), 5
 """Sizes of the batches in which a row is decoded with so many others, and the largest in which it has every place."""
 OPENING = 3
 """Cycles, the admission's included, that are certain before a row of a small batch has a choice."""
+SIDE_BY_SIDE = 4096
+"""Branches that run in one call where a batch has no size of its own."""
 SESSIONS = 2
 """Sessions that the parts of a case have decoded before."""
-
-
-class Compare(Protocol):
-    """Function that compares an emission within a budget of branches, `rows` of them in one call."""
-
-    def __call__(self, emission: Emission, budget: int | None = None, rows: int = 4096) -> Comparison:
-        """The comparison."""
 
 
 @dataclass
@@ -39,7 +33,8 @@ class BatchCases:
     """
 
     versions: Sequence[SmallComposition]
-    compare: Compare
+    compare: Callable[[Emission, int | None, int], Comparison]
+    """Function of an emission, the most branches (None: the certificate's budget), and those that run in one call."""
     as_case: Callable[[Emission, Comparison, SmallComposition], Case]
     openings: dict[Sampling, tuple[int, ...]] = field(default_factory=dict)
     """The first tokens that the smallest version drafts under each sampling."""
@@ -57,7 +52,7 @@ class BatchCases:
                         yield self.in_small_batch(f"{label}, place {place + 1} of {size} rows", sampling, moved, 1)
         greedy = replace(sampling, temperature=0.0)
         yield self.in_small_batch("temperature 0, among sampled rows", greedy, Batch.of_size(4, 2, mixed=True))
-        yield self.in_small_batch(f"{label}, after other rows left", sampling, LEAVES_TWICE, 4096, 2)
+        yield self.in_small_batch(f"{label}, after other rows left", sampling, LEAVES_TWICE, SIDE_BY_SIDE, 2)
         yield self.after_sessions(f"{label}, after earlier sessions", sampling)
 
     def large(self, label: str, sampling: Sampling) -> Iterator[Case]:
@@ -75,7 +70,10 @@ class BatchCases:
         """A row of one of the smaller compositions with others."""
         small = self.versions[version]
         emission = small.emission(name, sampling)
-        return replace(self.as_case(emission, self.compare(Accompanied.of(emission, batch)), small), among_others=True)
+        return replace(
+            self.as_case(emission, self.compare(Accompanied.of(emission, batch), None, SIDE_BY_SIDE), small),
+            among_others=True,
+        )
 
     def in_small_batch(
         self, name: str, sampling: Sampling, batch: Batch, rows: int | None = None, free: int = 1
@@ -85,7 +83,7 @@ class BatchCases:
         certain = self.opening(sampling)
         emission = forced(small.emission(name, sampling), certain, free, ending=True)
         rows = rows or max(1, (batch.size or 2) - 1)
-        comparison = self.compare(Accompanied.of(emission, batch), FEW if batch.size else None, rows=rows)
+        comparison = self.compare(Accompanied.of(emission, batch), FEW if batch.size else None, rows)
         case = self.as_case(emission, comparison, small)
         return replace(case, among_others=True, partly=True, forced=len(certain), tokens=free)
 
@@ -100,4 +98,4 @@ class BatchCases:
         """A row of parts that have decoded other rows before, in this session and in earlier ones."""
         small = self.versions[-1]
         emission = replace(small.emission(name, sampling), sessions=SESSIONS)
-        return replace(self.as_case(emission, self.compare(emission), small), partly=True)
+        return replace(self.as_case(emission, self.compare(emission, None, SIDE_BY_SIDE), small), partly=True)

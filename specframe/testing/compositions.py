@@ -12,10 +12,9 @@ from zlib import crc32
 import yaml
 
 from specframe.certify.certificate import EXACT
-from specframe.certify.compositions.batch import LEAVES, Accompanied
+from specframe.certify.compositions.batch import BATCHES, Accompanied, Batch
 from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.shrink import smaller_versions
-from specframe.certify.compositions.small import EOS, SmallComposition, small_sampling
+from specframe.certify.compositions.small import EOS, SmallComposition, small_sampling, smaller_versions
 from specframe.certify.guarantees import guarantees
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
@@ -35,7 +34,7 @@ ALONE = 60
 PROMPTS = ((0, 1, 2, 0, 1), (2,), (1, 1, 0, 2, 1, 1, 0), (0, 2))
 LENGTH = 9
 """Tokens of each prompt's continuation at temperature 0."""
-LINES = (0, LEAVES)
+LINES = BATCHES[::2]
 """Batches in which a row is enumerated: others stay and join late, or one of them leaves. A recipe has one of them."""
 FILE = "drawn.yaml"
 
@@ -128,7 +127,7 @@ def _room(parts: Parts) -> int:
     return max(map(len, PROMPTS)) + LENGTH * (parts.nodes + 1)
 
 
-def _enumerate(own: SmallComposition, sampling: Sampling, budget: int, batch: int) -> Examined:
+def _enumerate(own: SmallComposition, sampling: Sampling, budget: int, batch: Batch) -> Examined:
     """The recipe's output alone, of the largest tree that can be exhausted, then among the other rows of a batch."""
     branches, exhausted = 0, False
     small = own

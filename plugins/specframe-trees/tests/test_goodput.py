@@ -1,6 +1,7 @@
 """One depth for all rows: the one that pays by what cycles of so many rows cost, and no text depends on it."""
 
 import json
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import ClassVar
@@ -10,7 +11,7 @@ import torch
 from row_cycles import admission
 
 from specframe import Request, Sampling, Session
-from specframe.certify.compositions.batch import Accompanied
+from specframe.certify.compositions.batch import BATCHES, Accompanied
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.table import TableTarget
@@ -187,7 +188,7 @@ def test_a_row_among_others_that_change_its_depth_is_lossless(tmp_path, verifier
         policy = Noted(costs=files, depth=2, draw=Draw.IID, memory=3.0)
         return Parts(TableTarget(vocab=2, order=2, seed=3), GivenDrafter(Q), policy, verifier())
 
-    for batch in range(2):
+    for batch in (BATCHES[0], replace(BATCHES[0], number=1)):
         emission = Accompanied("", parts, Sampling(temperature=1.0), 3, (0, 1, 1, 0, 1), batch=batch)
         comparison = emission.compare(budget=20_000)
         assert comparison.enumeration.exhausted and comparison.tv < 1e-12

@@ -74,7 +74,7 @@ def render_commands() -> str:
         NOTE,
         "| exit status | meaning |\n|---|---|\n"
         "| 0 | done |\n"
-        "| 1 | a certificate failed, a contestant of a bench failed, or `doctor` found a mistake |\n"
+        "| 1 | a certificate or a check failed, a contestant of a bench failed, or `doctor` found a mistake |\n"
         "| 2 | the input is wrong; the message on stderr names what to change |\n"
         "| 130 | interrupted from the keyboard |\n"
         "| 141 | the reader of a pipe went away |\n",

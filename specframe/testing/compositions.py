@@ -12,7 +12,7 @@ from zlib import crc32
 import yaml
 
 from specframe.certify.certificate import EXACT
-from specframe.certify.compositions.batch import BATCHES, Accompanied, Batch
+from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, Batch
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.small import EOS, SmallComposition, small_sampling, smaller_versions
 from specframe.certify.guarantees import guarantees
@@ -34,8 +34,8 @@ ALONE = 60
 PROMPTS = ((0, 1, 2, 0, 1), (2,), (1, 1, 0, 2, 1, 1, 0), (0, 2))
 LENGTH = 9
 """Tokens of each prompt's continuation at temperature 0."""
-LINES = BATCHES[::2]
-"""Batches in which a row is enumerated: others stay and join late, or one of them leaves. A recipe has one of them."""
+AMONG = (*BATCHES, LEAVES_TWICE)
+"""Batches in which a row is enumerated: others join late, leave or have another sampling. A recipe has one of them."""
 FILE = "drawn.yaml"
 
 
@@ -89,7 +89,7 @@ def _examine(recipe: Mapping[str, Any], budget: int, registry: Registry) -> Exam
     if not own.verifier.build().lossless:
         return _examine_lossy(own, sampling, budget)
     _check_greedy(own)
-    return _enumerate(own, sampling, budget, LINES[crc32(text_of(recipe).encode()) % len(LINES)])
+    return _enumerate(own, sampling, budget, AMONG[crc32(text_of(recipe).encode()) % len(AMONG)])
 
 
 def _require_sentences(refusal: str) -> None:

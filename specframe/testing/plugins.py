@@ -156,6 +156,10 @@ class PackageCheck:
         for entry in self.entries:
             if entry.kind not in NO_COMPONENT:
                 yield _row(f"{entry.kind} {entry.name}: contract", partial(check_entry, entry))
+        yield from self.compositions_of_all()
+
+    def compositions_of_all(self) -> Iterator[Row]:
+        """Yields the certificates of the components that decode, and their compositions with all others."""
         coverage = Coverage(self.registry, package=self.package)
         for kind, name in sorted(coverage.missing):
             detail = "its options need values that their types do not give, such as files; call check_recipe with them"

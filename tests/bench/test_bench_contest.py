@@ -1,3 +1,4 @@
+import json
 import time
 from functools import cache
 
@@ -268,6 +269,15 @@ def test_a_sample_is_spread_over_tasks_and_keeps_its_order(here):
     contest.choose(read_sets(["talks.jsonl"]))
     assert {question.task for question in contest.questions} == {"talk", "code"}
     assert [q.id for q in contest.questions] == sorted(q.id for q in contest.questions)
+
+
+def test_a_count_is_of_prompts_that_fit(here):
+    (here / "long.jsonl").write_text('{"prompt": "a"}\n' + json.dumps({"prompt": "a b " * 80}) + '\n{"prompt": "b"}\n')
+    planned = plan("lookup.yaml")
+    planned.load(1)
+    contest = Contest(planned, ContestSettings())
+    contest.choose(read_sets(["talks.jsonl=1", "long.jsonl=2"]))
+    assert [question.id for question in contest.questions][1:] == ["long/0", "long/2"] and len(contest.questions) == 3
 
 
 def test_lossy_verifiers_are_labelled(here, model_folder):

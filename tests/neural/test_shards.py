@@ -133,6 +133,13 @@ def test_a_part_that_is_cut_short_is_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_a_targets_part_that_is_cut_short_is_named(model):
+    part = parts.split(model)[1]
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(WeightsError, match=r"cannot read .*model-00002-of-00002\.safetensors"):
+        HFTarget(model=str(model), device="cpu")
+
+
 def test_pickled_parts_become_one_file_and_an_absent_one_is_named(tmp_path):
     checkpoint.save(wanted := network(), {}, tmp_path)
     paths = parts.split(tmp_path, pickled=True)

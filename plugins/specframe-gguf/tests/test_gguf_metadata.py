@@ -16,7 +16,7 @@ END = VOCABULARY - 1
 
 
 def config(path, architecture="llama", **metadata):
-    spaces = ("tokenizer.", "general.", "other.")
+    spaces = ("tokenizer.", "general.", "other.", "split.")
     keys = {key if key.startswith(spaces) else f"{architecture}.{key}": value for key, value in metadata.items()}
     return make_config(GGUFFile.read(write_gguf(path / "small.gguf", architecture=architecture, metadata=keys)))
 
@@ -85,10 +85,32 @@ def test_the_scale_of_a_gemmas_attention_and_its_windows_are_read(tmp_path):
     assert found.layer_types == ["full_attention", "sliding_attention"] and found.final_logit_softcapping is None
 
 
-def test_a_value_of_another_type_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read as GGUF: .*max_position_embeddings") as caught:
-        config(tmp_path, context_length="long")
+@pytest.mark.parametrize(
+    "key", ["context_length", "rope.freq_base", "rope.scaling.factor", "rope.dimension_count", "split.count"]
+)
+def test_a_value_of_another_type_is_one_line(key, tmp_path):
+    with pytest.raises(InputError, match=rf"cannot be read as GGUF: its .*{key} is 'two'") as caught:
+        config(tmp_path, **{key: "two"})
     assert "\n" not in str(caught.value)
+
+
+def test_tokens_outside_the_vocabulary_are_none_and_named(tmp_path, caplog):
+    keys = {f"tokenizer.ggml.{kind}_token_id": 2**32 - 1 for kind in ("eos", "bos", "padding")}
+    file = write_gguf(tmp_path / "small.gguf", metadata=keys)
+    target = HFTarget(model=str(file), device="cpu")
+    assert target.ends == frozenset() and target.config.pad_token_id is None and target.tokenizer.bos_token is None
+    assert all(key in caplog.text for key in keys)
+
+
+def test_a_file_without_tokens_has_the_end_that_it_names(tmp_path, caplog):
+    keys = {"tokenizer.ggml.tokens": None, "tokenizer.ggml.token_type": None}
+    assert HFTarget(model=str(write_gguf(tmp_path / "small.gguf", metadata=keys)), device="cpu").ends == {END}
+    assert not caplog.records
+
+
+def test_a_rotary_embedding_cannot_be_stretched_by_less_than_nothing(tmp_path):
+    with pytest.raises(InputError, match="stretches its rotary embedding by -2, which cannot be"):
+        config(tmp_path, **{"rope.scaling.factor": -2.0})
 
 
 def test_a_list_of_the_layers_is_read_where_they_are_alike(tmp_path):

@@ -25,7 +25,15 @@ from specframe.components.targets.source import (
     take_texts,
 )
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError, first_line
-from specframe.neural.weights.locate import GGUF, WEIGHTS, FileTensors, check_shards, find_place, is_unlisted
+from specframe.neural.weights.locate import (
+    GGUF,
+    WEIGHTS,
+    FileTensors,
+    check_shards,
+    find_place,
+    is_unlisted,
+    weight_files,
+)
 from specframe.neural.weights.rounded import read_rounded
 
 if TYPE_CHECKING:
@@ -102,6 +110,8 @@ def load(
     except SpecframeError:
         raise
     except Exception as error:  # safetensors and transformers raise many kinds for one broken file
+        if isinstance(place, Path) and len(weight_files(place)) > 1:
+            FileTensors(place)  # names the part that cannot be read
         raise WeightsError(f"the weights of {model} cannot be loaded: {first_line(error)}") from error
     _require_complete(model, report)
     if adapter is not None:

@@ -19,7 +19,7 @@ TURNS = [
 
 def end_tokens(file: GGUFFile) -> int | list[int] | None:
     """The tokens that end a sequence, a turn or a message, and the one that the chat template puts after an answer."""
-    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    named = [file.token(kind) for kind in ("eos", "eot", "eom")]
     found = sorted({token for token in [*named, _after_answer(file)] if token is not None})
     return found[0] if len(found) == 1 else found or None
 
@@ -48,7 +48,7 @@ def _render(file: GGUFFile, turns: list[dict[str, str]]) -> str:
     """A conversation by the file's chat template; nothing where it refuses this one."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    numbers = {name: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+    numbers = {name: file.token(name) for name in ("bos", "eos")}
     tokens = file.metadata[TOKENS]
     named = {f"{name}_token": tokens[number] for name, number in numbers.items() if number is not None}
     try:

@@ -66,6 +66,8 @@ class GGUFFile:
         if kind != "model":
             raise InputError(f"{path} holds {'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}, not a model")
         count = metadata.get("split.count", 0)
+        if not isinstance(count, int):
+            raise InputError(f"{path} cannot be read as GGUF: its split.count is {count!r}; is the file whole?")
         for number in range(2, count + 1):
             tensors |= _further(path, number, count)
         wanted = metadata.get("split.tensors.count", len(tensors))
@@ -81,6 +83,12 @@ class GGUFFile:
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the architecture's own metadata, such as `block_count`."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def token(self, kind: str) -> int | None:
+        """The token that the metadata names for a purpose, such as `eos`; None for one outside of the vocabulary."""
+        number, tokens = (self.metadata.get(f"tokenizer.ggml.{name}") for name in (f"{kind}_token_id", "tokens"))
+        outside = isinstance(tokens, list) and isinstance(number, int) and not 0 <= number < len(tokens)
+        return number if isinstance(number, int) and not outside else None
 
     def raw(self, tensor: StoredTensor) -> np.ndarray[Any, Any]:
         """The bytes of a tensor of a known kind, mapped, uint8 [outputs, bytes]; a vector is one output."""

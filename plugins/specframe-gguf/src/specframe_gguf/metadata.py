@@ -55,6 +55,8 @@ TOKENIZER_DEFAULTS = {
     "ggml.precompiled_charsmap": ([],),
 }
 """Further keys of the tokenizer, with the values at which they change nothing."""
+NAMED = {f"ggml.{kind}_token_id": kind for kind in ("bos", "eos", "eot", "eom", "unknown", "padding")}
+"""Keys that name tokens which are read, with the purpose of each."""
 WINDOW = "attention.sliding_window"
 OFF = _names(
     "expert_count expert_used_count expert_shared_count nextn_predict_layers use_parallel_residual "
@@ -64,6 +66,16 @@ OFF = _names(
     "rescale_every_n_layers token_shift_count moe_every_n_layers num_deepstack_layers"
 )
 """Keys that change the model's numbers unless they are 0 or false."""
+
+
+def require_numbers(file: GGUFFile, names: frozenset[str]) -> None:
+    """Raises InputError for keys of the model, by their names after the architecture's, that are no numbers."""
+    for name in sorted(names - {"rope.scaling.type"}):
+        value = file.get(name, 0)
+        if not all(isinstance(part, int | float) for part in (value if isinstance(value, list) else [value])):
+            raise InputError(
+                f"{file.path} cannot be read as GGUF: its {file.architecture}.{name} is {value!r}, no number"
+            )
 
 
 def require_known(file: GGUFFile, config: PreTrainedConfig, read: Collection[str]) -> None:
@@ -77,12 +89,13 @@ def require_known(file: GGUFFile, config: PreTrainedConfig, read: Collection[str
     for key, value in file.metadata.items():
         space, _, name = key.partition(".")
         if space == "tokenizer":
-            if not (name in OF_TOKENIZERS or name.startswith("chat_template.") or _is_default(file, name, value)):
+            known = name in OF_TOKENIZERS or name.startswith("chat_template.") or _is_default(file, name, value)
+            if not known or (name in NAMED and file.token(NAMED[name]) is None):
                 unread.append(key)
         elif space != file.architecture:
             if space not in OTHERS:
                 unread.append(key)
-        elif name in read or name in HARMLESS or (name == WINDOW and value >= config.max_position_embeddings):
+        elif name in read or name in HARMLESS or (name == WINDOW and _is_wide(value, config)):
             continue
         elif name not in neutral:
             unread.append(key)
@@ -121,6 +134,10 @@ def _neutral(config: Any) -> dict[str, tuple[float, ...]]:
         "embedding_length_out": (float(config.hidden_size),),
         "rope.dimension_count_swa": (head,),
     }
+
+
+def _is_wide(window: Any, config: Any) -> bool:
+    return isinstance(window, int) and window >= config.max_position_embeddings
 
 
 def _is_near(value: Any, wanted: tuple[float, ...]) -> bool:

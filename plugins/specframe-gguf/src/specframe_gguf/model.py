@@ -15,7 +15,7 @@ from specframe_gguf import blocks
 from specframe_gguf.blocks import KINDS, PackedMatrix
 from specframe_gguf.ends import end_tokens
 from specframe_gguf.header import GGUFFile, StoredTensor
-from specframe_gguf.metadata import READ, READ_OF_GEMMA, require_known
+from specframe_gguf.metadata import READ, READ_OF_GEMMA, require_known, require_numbers
 from specframe_gguf.rope import FREQUENCIES, rope_parameters, rotated
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def make_config(file: GGUFFile) -> PreTrainedConfig:
     """The transformers config of a file of a known architecture. Raises InputError for metadata that is not enough."""
     from transformers import AutoConfig
 
+    read = READ | READ_OF_GEMMA if file.architecture in LARGEST else READ
+    require_numbers(file, read)
     try:
         values = _values(file)
     except (KeyError, TypeError, ZeroDivisionError) as error:
@@ -80,7 +82,7 @@ def make_config(file: GGUFFile) -> PreTrainedConfig:
     except Exception as error:  # transformers checks the types of values, in several ways
         reason = " ".join(str(error).split())
         raise InputError(f"{file.path} cannot be read as GGUF: {reason}") from error
-    require_known(file, config, READ | READ_OF_GEMMA if file.architecture in LARGEST else READ)
+    require_known(file, config, read)
     return config
 
 
@@ -103,8 +105,8 @@ def _values(file: GGUFFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "rope_parameters": rope_parameters(file, head),
         "eos_token_id": end_tokens(file),
-        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
-        "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
+        "bos_token_id": file.token("bos"),
+        "pad_token_id": file.token("padding"),
     }
     if file.architecture == "llama":
         values["attention_bias"] = "blk.0.attn_output.bias" in file.tensors

@@ -41,6 +41,8 @@ def scaling(file: GGUFFile) -> tuple[str, float]:
     """The kind of the rotary embedding's scaling, and its factor: linear where the kind is not named."""
     kind = str(file.get("rope.scaling.type", "linear"))
     factor = float(file.get("rope.scaling.factor", file.get("rope.scale_linear", 0.0))) or 1.0
+    if factor <= 0:
+        raise InputError(f"{file.path} stretches its rotary embedding by {factor:g}, which cannot be")
     return ("none", 1.0) if kind == "none" or (kind == "linear" and factor == 1.0) else (kind, factor)
 
 

@@ -147,7 +147,7 @@ def _by_transformers(file: GGUFFile) -> Tokenizer:
 def _named(file: GGUFFile) -> dict[str, str]:
     """The tokens that have a name, as arguments of transformers' tokenizers."""
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    numbers = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
+    numbers = {name: file.token(key) for name, key in names.items()}
     return {name: file.metadata[TOKENS][number] for name, number in numbers.items() if number is not None}
 
 

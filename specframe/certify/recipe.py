@@ -11,6 +11,7 @@ from specframe.certify.certify import Listener, certify_plan
 from specframe.certify.compositions.controls import Around
 from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
+from specframe.decoding.models import read_recipe
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.session import Session
 from specframe.files.provenance import named_weights
@@ -19,7 +20,6 @@ from specframe.kernel.errors import InputError, SpecframeError, WeightsError, ra
 from specframe.neural.weights.locate import find_place
 from specframe.recipes.build import Plan, plan
 from specframe.recipes.discovery import discover
-from specframe.recipes.recipe import Recipe
 from specframe.recipes.zoo import ZOO, fetch_model
 
 METHODS = ("open", "observe", "keep", "verify", "grow", "propose", "commit", "bind", "admit", "score")
@@ -52,7 +52,7 @@ def certify(
     Returns the certificate: `lossless`, and in `as_dict()` all cases. Raises RecipeError for an invalid recipe,
     InputError for one that fails on a small target.
     """
-    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    asked = plan(read_recipe(recipe, overrides), discover(), local_code)
     prompts = [] if exact_only else asked.settings["run"].prompts
     return certify_recipe(asked, prompts, budget=budget, listener=listener)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.candidates import complete_override, complete_recipe
-from specframe.cli.target import UNTRAINED, model_overrides, names_model, report_model, report_next
+from specframe.cli.target import report_model, report_next
+from specframe.decoding.models import names_model, read_recipe
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,11 +99,8 @@ def read_plan(
     """
     from specframe.recipes.build import plan
     from specframe.recipes.discovery import discover
-    from specframe.recipes.recipe import Recipe
 
-    if names_model(recipe):
-        recipe, overrides = UNTRAINED, [*model_overrides(recipe), *overrides]
-    return plan(Recipe.read(recipe, list(overrides), environment=environment), discover(), local_code=local_code)
+    return plan(read_recipe(recipe, list(overrides), environment=environment), discover(), local_code=local_code)
 
 
 def replanned(changes: Iterable[str]) -> Plan:

@@ -45,7 +45,8 @@ HALVES = ("\ufffd", "\r")
 def chat(plan: Plan, system: str | None) -> int:
     """Chat with the recipe's target in the terminal, with drafted tokens in colour."""
     from specframe.cli.questions import PipedQuestions, TypedQuestions
-    from specframe.cli.target import choose_target, describe_target, has_template
+    from specframe.cli.target import choose_target, describe_target
+    from specframe.decoding.models import has_template
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.text import open_console
 

@@ -47,7 +47,7 @@ def run(
     from specframe.cli.target import choose_target, describe_target, drafter_of, require_template
     from specframe.kernel.errors import InputError
 
-    texts = list(prompt) or plan.settings["run"].prompts
+    texts: list[str | list[int]] = list(prompt) or plan.settings["run"].prompts
     if prompts is not None:
         from specframe.files.prompts import read_prompts
 
@@ -55,7 +55,7 @@ def run(
             raise InputError("--prompt and --prompts were both given: choose one")
         if image:
             raise InputError("--image belongs to prompts of the command line: give --prompt in place of --prompts")
-        texts = read_prompts(prompts, limit)
+        texts = list(read_prompts(prompts, limit))
     elif limit is not None:
         raise InputError("--limit counts the prompts of a file: give --prompts FILE, too")
     if not texts:
@@ -90,13 +90,15 @@ def run(
             else:
                 print_figures(summary)
         finally:  # neither of a full disk and a pipe without a reader costs more than its own
-            write_json(written, describe_run(valid, summary, target))
+            write_json(written, describe_run(pipeline.plan or valid, summary, target))
         if not as_json:
             print_place(written)
         return 0
 
 
-def _decode(pipeline: Pipeline, prompts: list[str], encoded: Sequence[Sequence[int]], quiet: bool) -> Result:
+def _decode(
+    pipeline: Pipeline, prompts: Sequence[str | list[int]], encoded: Sequence[Sequence[int]], quiet: bool
+) -> Result:
     """Decodes the prompts; unless quiet, prints each text, as it comes where rows come one by one."""
     shown = -1
     texts = [""] * len(prompts)

@@ -28,7 +28,7 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
 
     if cycles < 0:
         raise InputError(f"--cycles {cycles} is negative; 0 prints no trees")
-    prompts = plan.settings["run"].prompts if prompt is None else [prompt]
+    prompts: list[str | list[int]] = plan.settings["run"].prompts if prompt is None else [prompt]
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
     if html is not None:  # before minutes of loading and decoding, not after
@@ -40,7 +40,7 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
     from specframe.files.provenance import write_text
     from specframe.inspect.trace import trace
 
-    found = trace(Pipeline.build(plan), prompts[0])
+    found = trace(Pipeline.build(plan), prompts[:1])
     if html is not None:
         write_text(html, render(found))
     if as_json:

@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
-from os.path import expanduser
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specframe.decoding.models import UNTRAINED, has_template, model_overrides, names_model
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
     from specframe.recipes.build import Plan
-
-UNTRAINED = "suffix-recycling"
-"""The recipe for a model that is given in place of one: the best of those that need no training."""
-HUB = re.compile(r"[\w.-]+/[\w.-]+")
-"""Matches owner/name, a model on the Hub."""
-
-
-def names_model(word: str) -> bool:
-    """True for a model in place of a recipe: zoo://NAME, a file of weights, a model's folder, or a name on the Hub.
-
-    Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
-    """
-    from specframe.recipes.folders import shipped_recipes
-
-    path = Path(expanduser(word))
-    if word.startswith("zoo:/") or path.suffix in (".gguf", ".safetensors"):
-        return True
-    if path.is_dir():
-        return any(path.glob("*.gguf")) or any((path / f"{n}config.json").exists() for n in ("", "adapter_"))
-    if HUB.fullmatch(word) is None or word.startswith(".") or path.suffix in (".yaml", ".yml") or path.exists():
-        return False
-    recipes = [name for name, _ in shipped_recipes()]
-    return path.parts[0] not in {name.partition("/")[0] for name in recipes} and not get_close_matches(
-        word, recipes, 1, 0.8
-    )
-
-
-def model_overrides(model: str) -> list[str]:
-    """The values that make the recipe for a model that needs no training that model's."""
-    plain = ["run.chat=false"] if has_template(model) is False else []
-    return [f"target.model={json.dumps(model)}", "target.fallback=null", *plain]
 
 
 def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
@@ -130,17 +95,6 @@ def drafter_of(plan: Plan, target: Target) -> dict[str, str]:
     found = [trained_for_another(weights, target) for weights in named_weights(plan).values()]
     others = [theirs for theirs in found if theirs is not None]
     return {"drafter_of": others[0]} if others else {}
-
-
-def has_template(model: str) -> bool | None:
-    """Returns whether a model on this machine has a chat template; None where that is not known before it is loaded.
-
-    Raises InputError for a GGUF file that cannot be read.
-    """
-    from specframe.components.targets.source import find_template
-    from specframe.recipes.zoo import ZOO
-
-    return None if model.startswith(ZOO) else find_template(model)
 
 
 def require_template(plan: Plan) -> None:

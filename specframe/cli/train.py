@@ -60,7 +60,7 @@ def train(
         from specframe.cli.render.samples import print_samples
 
         settings, tokenizer = data_of(plan)
-        print_samples(open_console(), settings.data, tokenizer, show)
+        print_samples(open_console(), settings, tokenizer, show)
         return 0
     if count_tokens is not None:
         counts = write_counts(plan, count_tokens)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.arguments import asked_recipe, json_option, recipe_command
-from specframe.cli.target import names_model
+from specframe.decoding.models import names_model
 from specframe.files.text import printable
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from specframe.components.targets.architectures import choose_context, farthest
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
@@ -60,6 +61,7 @@ def compose(
     for name, value in settings.items():
         if isinstance(value, SamplingSettings | RunSettings):
             planned.settings[name] = value
+            planned.recipe.data[name] = dict(vars(value))  # such an object leaves nothing open
     pipeline = Pipeline.build(planned)
     return pipeline if tokenizer is None else replace(pipeline, tokenizer=tokenizer)
 
@@ -69,7 +71,8 @@ def decoder(
 ) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
 
-    The recipe's target section is ignored: the model at hand is the target. All settings are those of the `generate`
+    The recipe's target section is ignored, but for `context`: the model at hand is the target, and its rows go on past
+    the config's `max_position_embeddings` where its rotary embedding does. All settings are those of the `generate`
     call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
     without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
     drafter is built at the first call and kept for later ones. Raises PluginError without specframe-transformers, which
@@ -80,7 +83,11 @@ def decoder(
     make_loop = discover().extension("decoder", "specframe.decoder", "specframe-transformers")
 
     def build(model: nn.Module) -> Pipeline:
-        pipeline = Pipeline.build(planned, HFTarget.from_model(model))
+        context = planned.parts["target"].options.get("context")
+        target = HFTarget.from_model(model)
+        config = target.config  # past whose positions `generate` goes on
+        target.context = farthest(config) if context is None else choose_context(config, context)
+        pipeline = Pipeline.build(planned, target)
         return replace(pipeline, sampling=SamplingSettings())
 
     return make_loop(build)

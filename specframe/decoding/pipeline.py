@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,14 +16,15 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
-from specframe.decoding.encoding import Prompt, PromptEncoder, as_list, images_of, inputs_of
+from specframe.decoding.encoding import Prompt, PromptEncoder, Turn, as_list, images_of, inputs_of, sole
 from specframe.decoding.exclusive import alone
+from specframe.decoding.models import read_recipe, report_defaults, with_defaults
 from specframe.decoding.overlap import threads_of
 from specframe.decoding.requests import Request, StopTexts, budget, require_whole
 from specframe.decoding.session import Parts, Session
-from specframe.decoding.settings import RunSettings, SamplingSettings, report_unused
+from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance, Result
-from specframe.decoding.timing import watch
+from specframe.decoding.timing import DraftNumbers, watch, wrapped
 from specframe.kernel.capabilities import is_approximate
 from specframe.kernel.composition import attach
 from specframe.kernel.errors import InputError
@@ -32,7 +32,6 @@ from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Cycle
 from specframe.recipes.build import Plan, plan
 from specframe.recipes.discovery import discover
-from specframe.recipes.recipe import Recipe
 from specframe.recipes.registry import Registry
 from specframe.sampling.grammar import grammar_of
 from specframe.sampling.random import row_seed
@@ -53,18 +52,21 @@ class Pipeline:
     ends: frozenset[int]
     lossless: bool
     plan: Plan | None = None
+    numbers: DraftNumbers = field(default_factory=DraftNumbers, repr=False, compare=False)
+    """The watch over its drafter's logits; copies share it, so that it warns once."""
 
     @classmethod
     def build(cls, plan: Plan, target: Target | None = None) -> Self:
         """The pipeline of a validated recipe: loads the models, binds the drafter to the target.
 
-        A `target` that is given, loaded from the recipe's target section before, is taken instead.
+        A `target` that is given, of the recipe's target section, is taken instead.
         """
         drafter = plan.parts["drafter"].build()
         threads = threads_of(plan.settings["run"].threads, drafter)
         if target is None:
             target = plan.parts["target"].build()
-            report_unused(target, plan.recipe.data.get("sampling") or ())
+            report_defaults(target, plan.recipe.data.get("sampling") or ())
+        plan = with_defaults(plan, target)
         drafter.bind(target)
         attach(plan.verifier, target)
         parts = Parts(target, drafter, plan.tree, plan.verifier, threads=threads)
@@ -105,9 +107,10 @@ class Pipeline:
     ) -> Result:
         """Continuations of the prompts, `run.batch` at a time: a row that is done makes room for the next prompt.
 
-        A single prompt gives a result of one entry. `images`, files or pictures of Pillow, are a single prompt's, or
-        one each of several; the target reads them in front of the text. `listener(row, tokens)` is called with every
-        cycle's tokens as they come; `streamer`, one of transformers', gets a single prompt's tokens in the same way.
+        A prompt is a text, a list of token ids, or a conversation: a list of turns, each a mapping of `role` and
+        `content`. A single prompt gives a result of one entry. `images`, files or pictures of Pillow, are a single
+        prompt's, or one each of several; the target reads them in front of the text. `listener(row, tokens)` is called
+        with every cycle's tokens as they come; `streamer`, one of transformers', gets a single prompt's alike.
         Raises InputError for an empty prompt, one that leaves no room in the context, or an image that cannot be read;
         and, when all others are done, for a row that came to a position where no token has any probability.
         """
@@ -143,7 +146,7 @@ class Pipeline:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Sequence[Prompt],
         *,
         images: Sequence[Image] = (),
         max_new_tokens: int | None = None,
@@ -155,7 +158,7 @@ class Pipeline:
         closed. Raises what `generate` raises, as soon as the first piece is asked for.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
-        requests, text = self.requests([self.encode(prompt, images)], settings, seed), ""
+        requests, text = self.requests([self.encode(sole(prompt), images)], settings, seed), ""
         with self.open(requests) as session:
             (entry,) = session.admit(requests)
             while session.live:
@@ -180,7 +183,8 @@ class Pipeline:
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
         slots = slots or self.run.batch
         with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
-            yield Session(parts, min(slots, max(len(requests), 1)), longest + parts.nodes, clock=clock)
+            rows, room = min(slots, max(len(requests), 1)), longest + parts.nodes
+            yield Session(parts, rows, room, clock=clock, watch=self.numbers.see)
 
     @contextmanager
     def open_endless(
@@ -199,14 +203,18 @@ class Pipeline:
         slots = slots or self.run.batch
         with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
             room = min(longest or parts.target.context, parts.target.context) + parts.nodes
-            yield Session(parts, slots, room, clock=clock, watch=watch)
+            yield Session(parts, slots, room, clock=clock, watch=self.numbers.before(watch))
 
     def _for_rows(self, rows: int) -> Self:
         costs = self.parts.costs
         return self if costs is None or costs.rows is None else self.with_parts(costs=replace(costs, rows=rows))
 
     def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:
-        return nullcontext(self.parts) if clock is None else watch(self.parts, clock)
+        drafter = self.plan.parts["drafter"].entry.name if self.plan else type(self.parts.drafter).__name__
+        self.numbers.open(drafter)
+        if clock is None:
+            return nullcontext(wrapped(self.parts, self.numbers.expand, self.numbers.search))
+        return watch(self.parts, clock, self.numbers)
 
     def requests(
         self,
@@ -228,12 +236,7 @@ class Pipeline:
                 raise InputError("stop texts need a target with a tokenizer; remove sampling.stop")
             stop = StopTexts(settings.stop, self.tokenizer)
         ends = (frozenset() if settings.ignore_eos else self.ends) | frozenset(settings.stop_token_ids)
-        if (size := self.parts.target.vocab_size) <= max(settings.stop_token_ids, default=0):
-            raise InputError(f"sampling.stop_token_ids has tokens outside the target's vocabulary of {size}")
-        if size <= max(settings.biases, default=0):
-            raise InputError(f"sampling.logit_bias has tokens outside the target's vocabulary of {size}")
-        if size <= max(chain.from_iterable(settings.bad_words_ids), default=0):
-            raise InputError(f"sampling.bad_words_ids has tokens outside the target's vocabulary of {size}")
+        settings.require_within(self.parts.target.vocab_size)
         grammar = grammar_of(self.parts.target, settings.grammar)
         return [
             Request(
@@ -251,16 +254,14 @@ class Pipeline:
         ]
 
     def clock(self) -> Clock:
-        """A clock for work on the target's device."""
+        """A clock for the target's device."""
         return Clock.on(text_of(self.parts.target).device)
 
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
         """The prompt's token ids; a text becomes a user's turn when `run.chat` is true, after the images if any."""
         return self._encoder.encode(prompt, images)
 
-    def encode_turns(
-        self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any] = MappingProxyType({})
-    ) -> Sequence[int]:
+    def encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any] = MappingProxyType({})) -> Sequence[int]:
         """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins.
 
         A content is a text, or a list of parts with images in it: {"type": "text", "text": "What is it?"} and
@@ -271,7 +272,7 @@ class Pipeline:
 
     @property
     def _encoder(self) -> PromptEncoder:
-        return PromptEncoder(self.parts.target, self.tokenizer, self.run.chat)
+        return PromptEncoder(self.parts.target, self.tokenizer, self.run.chat, self.run.chat_template_kwargs)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The tokens as text, special tokens left out; space-separated ids without a tokenizer."""
@@ -288,9 +289,10 @@ def plain_parts(target: Target) -> Parts:
 def load(
     recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None, local_code: bool = True
 ) -> Pipeline:
-    """The pipeline of a recipe file, `key=value` overrides applied.
+    """The pipeline of a recipe file, or of a model that needs no training: its folder, GGUF file or Hub name.
 
-    Raises RecipeError that lists every problem of the recipe, WeightsError for weights that do not fit.
+    `key=value` overrides are applied. Raises RecipeError that lists every problem of the recipe, WeightsError for
+    weights that do not fit.
     """
-    read = Recipe.read(recipe, overrides)
+    read = read_recipe(recipe, overrides)
     return Pipeline.build(plan(read, registry or discover(), local_code))

@@ -127,7 +127,7 @@ def budget(request: Request, context: int, number: int) -> int:
     if left < 1:
         raise InputError(
             f"prompt {number + 1} has {len(request.tokens)} tokens and leaves no room in the target's context of "
-            f"{context}; shorten it to {context - 1} tokens or fewer"
+            f"{context}; shorten it to {context - 1} tokens or fewer, or raise the target's `context`"
         )
     return min(request.max_new_tokens, left)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target, text_of
 from specframe.sampling.grammar import GrammarProcessor, TextGrammar, require_grammar
 from specframe.sampling.laws import Processor, Sampling
 from specframe.sampling.penalties import BannedWords, Bias, LeastLength, NoRepeats, Penalties
@@ -33,6 +32,8 @@ class SamplingSettings:
         logit_bias: numbers added to the logits of tokens, such as `{7: -100}`.
         no_repeat_ngram_size: no n-gram of so many tokens occurs twice in prompt and continuation; 0 bans none.
         bad_words_ids: words that never occur, each a list of token ids, such as `[[7], [12, 40]]`.
+        suppress_tokens: tokens that never occur, such as `[7, 12]`; those that end a continuation, too.
+        begin_suppress_tokens: tokens that no continuation begins with.
         grammar: what every continuation must follow to its end: `{json: SCHEMA}`, `{regex: '[0-9]+'}`,
             `{choice: [yes, no]}` or `{lark: RULES}`, rules of Lark or llama.cpp.
         min_new_tokens: tokens that end a continuation are banned before it has as many; a stop text ends it even so.
@@ -52,6 +53,8 @@ class SamplingSettings:
     logit_bias: dict[str, float] = field(default_factory=dict)
     no_repeat_ngram_size: int = 0
     bad_words_ids: list[list[int]] = field(default_factory=list)
+    suppress_tokens: list[int] = field(default_factory=list)
+    begin_suppress_tokens: list[int] = field(default_factory=list)
     grammar: dict[str, Any] | None = None
     min_new_tokens: int = 0
     max_new_tokens: int = 128
@@ -97,8 +100,24 @@ class SamplingSettings:
             raise InputError(f"no_repeat_ngram_size {self.no_repeat_ngram_size} is negative; 0 bans nothing")
         if any(not word or min(word) < 0 for word in self.bad_words_ids):
             raise InputError(f"bad_words_ids {self.bad_words_ids} are no lists of token ids, such as [[7], [12, 40]]")
+        for name in ("suppress_tokens", "begin_suppress_tokens"):
+            if min(tokens := getattr(self, name), default=0) < 0:
+                raise InputError(f"{name} {tokens} has a negative number; tokens are counted from 0")
         if self.min_new_tokens < 0:
             raise InputError(f"min_new_tokens {self.min_new_tokens} is negative; 0 bans nothing")
+
+    def require_within(self, vocab: int) -> None:
+        """Raises InputError for tokens outside a vocabulary of so many."""
+        named = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": self.biases,
+            "bad_words_ids": chain.from_iterable(self.bad_words_ids),
+            "suppress_tokens": self.suppress_tokens,
+            "begin_suppress_tokens": self.begin_suppress_tokens,
+        }
+        for name, tokens in named.items():
+            if max(tokens, default=0) >= vocab:
+                raise InputError(f"sampling.{name} has tokens outside the target's vocabulary of {vocab}")
 
     @property
     def biases(self) -> dict[int, float]:
@@ -124,6 +143,8 @@ class SamplingSettings:
             yield Bias(tuple(sorted(self.biases.items())))
         if self.min_new_tokens and ends:
             yield LeastLength(prompt, self.min_new_tokens, tuple(sorted(ends)))
+        if self.begin_suppress_tokens:
+            yield LeastLength(prompt, 1, tuple(self.begin_suppress_tokens))
         if self.frequency_penalty or self.presence_penalty:
             yield Penalties(prompt, self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         elif self.repetition_penalty != 1:  # wherever the prompt ends: rows of any prompt have one sampling
@@ -131,7 +152,8 @@ class SamplingSettings:
         if self.no_repeat_ngram_size:
             yield NoRepeats(self.no_repeat_ngram_size)
         # An end alone stays possible, as in `generate`: `min_new_tokens` and `ignore_eos` are for that.
-        if words := [tuple(word) for word in self.bad_words_ids if not (len(word) == 1 and word[0] in ends)]:
+        words = [tuple(word) for word in self.bad_words_ids if not (len(word) == 1 and word[0] in ends)]
+        if words := [*words, *((token,) for token in self.suppress_tokens)]:
             yield BannedWords(tuple(words))
 
 
@@ -140,8 +162,9 @@ class RunSettings:
     """The `run` section.
 
     Args:
-        prompts: the texts to continue, or the questions to answer when `chat` is true.
+        prompts: the texts to continue, or the questions to answer when `chat` is true; one may be a list of token ids.
         chat: wrap every prompt as a user's turn in the tokenizer's chat template.
+        chat_template_kwargs: variables of that template, such as `{enable_thinking: false}`, in every conversation.
         batch: how many prompts are decoded side by side.
         seed: seeds every random stream of the run.
         repeats: how many alternating runs the speed figures are medians of; 0 measures nothing.
@@ -151,8 +174,9 @@ class RunSettings:
             none: all for both. Only for a drafter that drafts `ahead`.
     """
 
-    prompts: list[str] = field(default_factory=list)
+    prompts: list[str | list[int]] = field(default_factory=list)
     chat: bool = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     batch: int = 1
     seed: int = 0
     repeats: int = 3
@@ -174,50 +198,3 @@ class RunSettings:
                     f"threads {self.threads} are {sum(self.threads.values())}, and this machine has {cores} cores: "
                     "lower them, or leave them out, and both use all"
                 )
-
-
-log = logging.getLogger(__name__)
-
-SHARED = ("temperature", "top_k", "top_p", "min_p")
-"""Settings that the recipe's section `sampling` has under the same names; they count where a config samples."""
-NEUTRAL = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": 1.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-}
-"""Further settings that change the distribution, with the value that changes nothing."""
-
-
-def report_unused(target: Target, named: Collection[str]) -> None:
-    """Logs, in one line, the settings of a checkpoint's generation config that are not used; `named` the recipe's."""
-    config = getattr(text_of(target).model, "generation_config", None)
-    if found := list(unused(config, named)):
-        log.warning(
-            "the checkpoint's generation config asks for %s, which is not used: a recipe decodes by its section "
-            "`sampling` alone, which can name penalties and bans, and `specframe.decoder` by all of them",
-            ", ".join(found),
-        )
-
-
-def unused(config: Any, named: Collection[str]) -> Iterator[str]:
-    """Yields settings, as `name=value`, that change the distribution and of which the recipe names none."""
-    given = {} if config is None else vars(config)
-    for name, neutral in NEUTRAL.items():
-        if name not in named and given.get(name) not in (None, neutral):
-            yield f"{name}={given[name]}"
-    if given.get("do_sample") and not set(SHARED) & set(named):
-        yield "do_sample=True"
-        yield from (f"{name}={given[name]}" for name in SHARED if given.get(name) is not None)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.decoding.encoding import Prompt, sole
+from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.inspect.detokenise import REACH, Wording
@@ -27,11 +28,12 @@ from specframe.sampling.laws import Sampling
 DRAW_NAMES: dict[int, DrawName] = {Draw.TOP: "top", Draw.IID: "iid", Draw.WITHOUT_REPLACEMENT: "without_replacement"}
 
 
-def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
+def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
     """Traces the decoding of the prompt: the same tokens as `generate` gives for it alone, and how they came about.
 
-    Raises InputError for an empty prompt, or one that leaves no room in the context.
+    Raises InputError for an empty prompt, one that leaves no room in the context, or several.
     """
+    prompt = sole(prompt)
     settings = pipeline.sampling
     reading = reading_law(settings)
     recorder = Recorder(reading)
@@ -60,7 +62,7 @@ def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
     return Trace(
         recipe=pipeline.plan.recipe.path.name if pipeline.plan else "",
         parts={kind: part.entry.name for kind, part in pipeline.plan.parts.items()} if pipeline.plan else {},
-        prompt=prompt if isinstance(prompt, str) else pipeline.decode(prompt),
+        prompt=prompt if isinstance(prompt, str) else pipeline.decode(row),
         temperature=settings.temperature,
         read_at=reading.temperature,
         lossless=pipeline.lossless,

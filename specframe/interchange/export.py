@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from specframe.decoding.models import read_recipe
 from specframe.files.provenance import PROVENANCE, describe_run, read_training, write_json
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Drafter, Target
@@ -13,7 +14,6 @@ from specframe.neural import checkpoint
 from specframe.neural.weights.export import Export, Exportable
 from specframe.recipes.build import Plan, plan
 from specframe.recipes.discovery import discover
-from specframe.recipes.recipe import Recipe
 
 
 def export(
@@ -35,7 +35,7 @@ def export(
 
     Returns the folder. Raises what `convert` and `write` raise, RecipeError for an invalid recipe.
     """
-    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    asked = plan(read_recipe(recipe, overrides), discover(), local_code)
     place = Path(out) if out is not None else default_folder(asked, form)
     write(convert(asked, form), asked, form, place)
     return place

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import pairwise, takewhile
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -17,13 +18,17 @@ Encoded = tuple[list[int], list[bool]]
 """Token ids, and for each whether it is part of an answer."""
 
 
-def encode(document: Document, tokenizer: Any) -> list[Encoded]:
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def encode(document: Document, tokenizer: Any, variables: Mapping[str, Any] = NONE) -> list[Encoded]:
     """The samples of a document: in a plain text all but its prompt are answers, in a chat the assistant's turns.
 
     Plain texts get the tokenizer's special tokens and end with its end-of-text token. Chats are rendered with its chat
     template, and an answer includes the tokens that end the turn. A chat is one sample, unless its template writes
     earlier turns otherwise once later ones follow, as those do that leave earlier thoughts out: then there are several,
-    each rendered up to the turn that it is for, and every answer is in one of them. Raises InputError for messages that
+    each rendered up to the turn that it is for, and every answer is in one of them. `variables` are those of the chat
+    template that the document does not set. Raises InputError for messages that
     the template refuses, or of which it writes nothing.
     """
     if document.text is not None:
@@ -33,7 +38,7 @@ def encode(document: Document, tokenizer: Any) -> list[Encoded]:
             f"{document.origin}: the target's tokenizer has no chat template, so it cannot read messages; "
             'give {"text": ...} records instead'
         )
-    return [_tokens(text, spans, tokenizer) for text, spans in _rendered(document, tokenizer)]
+    return [_tokens(text, spans, tokenizer) for text, spans in _rendered(document, tokenizer, variables)]
 
 
 def _plain(text: str, given: int, tokenizer: Any) -> Encoded:
@@ -48,7 +53,9 @@ def _plain(text: str, given: int, tokenizer: Any) -> Encoded:
     return ids, [place >= same for place in range(len(ids))]
 
 
-def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[str, Tensor]]:
+def encode_seen(
+    document: Document, reader: ImageReader, variables: Mapping[str, Any] = NONE
+) -> tuple[Encoded, dict[str, Tensor]]:
     """The tokens of a chat after an image, and the other inputs of the image.
 
     Raises InputError where the image cannot be read, and for a template that changes a turn when more turns follow.
@@ -56,14 +63,15 @@ def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[
     turns: list[dict[str, Any]] = [dict(message) for message in document.messages]
     first = next((turn for turn in turns if turn["role"] == "user"), turns[0])
     first["content"] = [{"type": "image", "image": document.image}, {"type": "text", "text": first["content"]}]
+    whole, asking = ({**variables, "add_generation_prompt": prompt} for prompt in (False, True))
     try:
-        ids, inputs = reader.read_turns(turns, {"add_generation_prompt": False})
+        ids, inputs = reader.read_turns(turns, whole)
         answer = [False] * len(ids)
         for index, turn in enumerate(turns):
             if turn["role"] == "assistant":
-                before, _ = reader.read_turns(turns[:index], {"add_generation_prompt": True})
+                before, _ = reader.read_turns(turns[:index], asking)
                 ended = index + 1 == len(turns)  # then it has been read, image and all
-                after = ids if ended else reader.read_turns(turns[: index + 1], {"add_generation_prompt": False})[0]
+                after = ids if ended else reader.read_turns(turns[: index + 1], whole)[0]
                 if ids[: len(after)] != after:
                     raise InputError(f"the chat template changes message {index + 1} once later ones follow")
                 # A template may write a turn without the prompt for it.
@@ -83,10 +91,10 @@ Span = tuple[int, int]
 """Start and end in a text, in characters."""
 
 
-def _rendered(document: Document, tokenizer: Any) -> list[tuple[str, list[Span]]]:
+def _rendered(document: Document, tokenizer: Any, variables: Mapping[str, Any]) -> list[tuple[str, list[Span]]]:
     """The chat as one text or several, each with the spans of the assistant's turns that are learnt from it."""
     messages = [dict(message) for message in document.messages]
-    more = _fields(document, tokenizer)
+    more = {**variables, **_fields(document, tokenizer)}
 
     def render(count: int, prompt: bool) -> str:
         if not count:

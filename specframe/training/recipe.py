@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
+from specframe.decoding.models import read_recipe
 from specframe.decoding.pipeline import Pipeline
 from specframe.files.folders import writing
 from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.training import Watcher, learning_in
 from specframe.recipes.build import Part, Plan, plan
 from specframe.recipes.discovery import discover
-from specframe.recipes.recipe import Recipe
 from specframe.training.processes import join, keep_freed
 from specframe.training.progress import watch
 from specframe.training.report import Report
-from specframe.training.settings import TrainSettings
+from specframe.training.settings import TrainSettings, settings_of
 from specframe.training.train import REMEDY
 from specframe.training.train import train as train_drafter
 from specframe.training.validation import Losses
@@ -50,7 +50,7 @@ def train(
     Returns the report, whose `folder` are the trained weights. Raises RecipeError for an invalid recipe, InputError for
     one without a `train` section or data that cannot be used, CompositionError for parts that cannot be trained.
     """
-    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    asked = plan(read_recipe(recipe, overrides), discover(), local_code)
     watcher = watcher or watch()
     with last_training_of(asked, watcher, warm_start, local_code) as training:
         return training.run(watcher)
@@ -127,7 +127,7 @@ def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
 
     Raises InputError for a plan without a `train` section, before anything is loaded.
     """
-    settings = plan.settings.get("train")
+    settings = settings_of(plan)
     if settings is None:
         raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
     if warm_start:

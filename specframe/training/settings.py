@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from specframe.kernel.training import Rollout, Watcher
+    from specframe.recipes.build import Plan
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class TrainSettings:
     Args:
         data: JSONL files or globs of them, "text" or "messages" in each line, or as ShareGPT, Alpaca and TRL write
             them; `zoo://NAME`, texts of a plugin; or Hub data sets, name[:split].
+        chat_template_kwargs: variables of the chat template, such as `{enable_thinking: false}`, where a record has
+            none of its own; none: those of the section `run`.
         skip: leave out texts that the chat template refuses, and say how many; false: the first of them is an error,
             as it is in any case where most are refused.
         mixture: further texts, {data: [..], from: 0, to: 1}: their share of a step's texts goes linearly from the first
@@ -86,6 +89,7 @@ class TrainSettings:
 
     data: list[str]
     rollout: Rollout
+    chat_template_kwargs: dict[str, Any] | None = None
     skip: bool = True
     out: Path = Path("trained")
     epochs: int = 20
@@ -162,3 +166,13 @@ class TrainSettings:
     def mixed(self) -> Mixture | None:
         """The mixture, read."""
         return None if self.mixture is None else Mixture.read(self.mixture)
+
+
+def settings_of(plan: Plan) -> TrainSettings | None:
+    """A plan's `train` section, if any, with the template's variables of `run` where it has none of its own."""
+    settings = plan.settings.get("train")
+    if not isinstance(settings, TrainSettings):
+        return None
+    if settings.chat_template_kwargs is not None:
+        return settings
+    return replace(settings, chat_template_kwargs=plan.settings["run"].chat_template_kwargs)

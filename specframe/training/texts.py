@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specframe.decoding.encoding import require_variables
 from specframe.decoding.requests import is_by_token
 from specframe.kernel.capabilities import ImageReader
 from specframe.kernel.errors import InputError
@@ -119,7 +120,7 @@ def load(
     most = MOST_HELD // len(sources)
     parts = []
     for name, data in sources:
-        read = _documents(name, data, settings.skip, tokenizer, vocab_size, reader)
+        read = _documents(name, data, settings, tokenizer, vocab_size, reader)
         generator = torch.Generator().manual_seed(mix(settings.seed, HOLDOUT))
         order: list[int] = torch.randperm(len(read), generator=generator).tolist()
         held = min(round(settings.validation * len(read)), most)
@@ -136,13 +137,15 @@ def load(
 
 
 def _documents(
-    name: str, data: Sequence[str], skip: bool, tokenizer: Any, vocab_size: int, reader: ImageReader | None
+    name: str, data: Sequence[str], settings: TrainSettings, tokenizer: Any, vocab_size: int, reader: ImageReader | None
 ) -> list[list[Piece]]:
     """The documents of a section's data, as tokens; those that begin with one question are one group.
 
-    Raises InputError where there are none, where most cannot be read, or one and `skip` is off, and for tokens of
-    another tokenizer.
+    Raises InputError where there are none, where most cannot be read, or one and `settings.skip` is off, and for tokens
+    of another tokenizer.
     """
+    variables = settings.chat_template_kwargs or {}
+    require_variables(tokenizer, variables, "train")
     groups: dict[str, list[Piece]] = {}
     refused: list[InputError] = []
     count = 0
@@ -151,9 +154,9 @@ def _documents(
         if document.image is not None and reader is None:
             raise InputError(f"{document.origin}: the target reads texts alone, and this one has an image")
         try:
-            pieces = [piece for piece in _read(document, tokenizer, reader) if len(piece[0]) > 1]
+            pieces = [piece for piece in _read(document, tokenizer, reader, variables) if len(piece[0]) > 1]
         except InputError as error:
-            if not skip:
+            if not settings.skip:
                 raise
             refused.append(error)
             continue
@@ -212,10 +215,12 @@ def make(settings: TrainSettings, documents: Sequence[Piece]) -> Texts:
     )
 
 
-def _read(document: documents.Document, tokenizer: Any, reader: ImageReader | None) -> list[Piece]:
+def _read(
+    document: documents.Document, tokenizer: Any, reader: ImageReader | None, variables: Mapping[str, Any]
+) -> list[Piece]:
     if document.image is None or reader is None:
-        return [_marked(sample, {}) for sample in encode(document, tokenizer)]
-    return [_marked(*encode_seen(document, reader))]
+        return [_marked(sample, {}) for sample in encode(document, tokenizer, variables)]
+    return [_marked(*encode_seen(document, reader, variables))]
 
 
 def _marked(encoded: Encoded, inputs: Mapping[str, Tensor]) -> Piece:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specframe.kernel.errors import InputError
 from specframe.training import documents
 from specframe.training.encoding import encode
-from specframe.training.settings import TrainSettings
+from specframe.training.settings import TrainSettings, settings_of
 
 if TYPE_CHECKING:
     from specframe.recipes.build import Plan
 
 
-def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
-    """Counts the occurrences of each token in answers, over the documents of all sources (see `train.data`)."""
+def count(settings: TrainSettings, tokenizer: Any) -> Counter[int]:
+    """Counts the occurrences of each token in answers, over all documents of `train.data`."""
     counted: Counter[int] = Counter()
-    for document in documents.read(sources):
-        for ids, answer in encode(document, tokenizer):
+    for document in documents.read(settings.data):
+        for ids, answer in encode(document, tokenizer, settings.chat_template_kwargs or {}):
             counted.update(token for token, counts in zip(ids, answer, strict=True) if counts)
     return counted
 
@@ -33,8 +32,8 @@ def data_of(plan: Plan) -> tuple[TrainSettings, Any]:
     """
     from specframe.components.targets.loading import TokenizerSource, locate
 
-    settings, target = plan.settings.get("train"), plan.parts["target"].options
-    if not isinstance(settings, TrainSettings) or "model" not in target:
+    settings, target = settings_of(plan), plan.parts["target"].options
+    if settings is None or "model" not in target:
         raise InputError(f"{plan.recipe.path}: this needs a train section, and the target hf with a model")
     tokenizer = TokenizerSource(locate(target["model"]), target.get("revision")).get()
     if tokenizer is None:
@@ -48,7 +47,7 @@ def write_counts(plan: Plan, path: Path) -> Counter[int]:
     Raises InputError for a recipe without training data or tokenizer, and for a file that cannot be written.
     """
     settings, tokenizer = data_of(plan)
-    counted = count(settings.data, tokenizer)
+    counted = count(settings, tokenizer)
     try:
         path.write_text(json.dumps({str(token): n for token, n in counted.most_common()}), encoding="utf-8")
     except OSError as error:

@@ -31,7 +31,7 @@ from specframe.training.validation import Losses, measure
 
 Evaluate = Callable[[], dict[str, float]]
 
-INDIFFERENT = ("rollout", "data", "out", "save_every", "log_every", "cache", "log", "watcher")
+INDIFFERENT = ("rollout", "data", "chat_template_kwargs", "out", "save_every", "log_every", "cache", "log", "watcher")
 """Settings that a resumed run may have otherwise, or that its identity holds in another form."""
 
 LAST = "last"

@@ -4,10 +4,13 @@ import json
 import re
 
 import pytest
+import torch
 
+import specframe
 from specframe.cli.main import main
-from specframe.cli.target import UNTRAINED, names_model
+from specframe.decoding.models import UNTRAINED, names_model
 from tests.small_gguf import write_gguf
+from tests.small_model import make_model, make_tokenizer
 
 SMOKE = ["--prompt", "a crab", "sampling.max_new_tokens=4", "run.repeats=0", "target.native=false", "--json"]
 
@@ -41,6 +44,24 @@ def test_a_folder_of_one_gguf_file_is_that_file(tmp_path, capsys):
     write_gguf(tmp_path / "small.gguf")
     assert main(["run", str(tmp_path), *SMOKE, "--out", str(tmp_path / "out")]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("stored", "decoded"), [("float32", "float32"), ("float16", "float32"), ("bfloat16", "bfloat16")]
+)
+def test_a_models_folder_is_decoded_in_its_own_dtype(tmp_path, capsys, stored, decoded):
+    dtype = getattr(torch, stored)
+    model = make_model().to(dtype)
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    words = ["--prompt", "a crab", "sampling.max_new_tokens=12", "run.repeats=0", "run.costs=null", "--json"]
+    assert main(["run", str(tmp_path / "model"), *words, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert "is stored in" not in printed.err
+    options = {"target.dtype": decoded, "target.native": "true", "run.costs": "null"}
+    same = specframe.load(tmp_path / "model", overrides=[f"{name}={value}" for name, value in options.items()])
+    assert json.loads(printed.out)["text"] == same.plain().generate("a crab", max_new_tokens=12).texts
+    assert same.parts.target.dtype == getattr(torch, decoded)
 
 
 def test_prompts_of_a_model_without_a_template_are_continued(tmp_path, capsys):

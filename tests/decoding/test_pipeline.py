@@ -1,15 +1,17 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from transformers.generation import TextStreamer
 
 import specframe
 from specframe.cli.main import main
 from specframe.decoding.baseline import find_divergences, generate_with_transformers, measure_noise
 from specframe.decoding.settings import SamplingSettings
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, RecipeError
 from tests.small_model import make_model
 
 COMPOSITIONS = [
@@ -108,10 +110,93 @@ def test_prompts_that_cannot_be_decoded(recipe, prompt, words):
         specframe.load(recipe).generate(prompt)
 
 
-@pytest.mark.parametrize("prompt", [None, 3, 2.5, object()])
+@pytest.mark.parametrize(
+    "prompt", [None, 3, 2.5, object(), {"role": "user", "content": "hi"}, [["hi"]], [[2.5]], [None], ["hi", b"hi"]]
+)
 def test_what_is_no_prompt_is_named(recipe, prompt):
-    with pytest.raises(InputError, match=r"^a prompt is a text or a list of token ids, .*; got "):
+    with pytest.raises(InputError, match=r"^a prompt is a text, a list of token ids, or a conversation, .*; got "):
         specframe.load(recipe).generate(prompt)
+
+
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        (CHAT, ["hello!"]),
+        (tuple(CHAT), ["hello!"]),
+        ([CHAT], ["hello!"]),
+        ([CHAT, "ab", [4, 5], CHAT * 2], ["hello!", "ab", [4, 5], "hellohello!"]),
+    ],
+)
+def test_a_conversation_is_a_prompt(recipe, prompt, texts):
+    pipeline = specframe.load(recipe)
+    assert pipeline.generate(prompt).tokens == pipeline.generate(texts).tokens
+
+
+def test_one_prompt_may_stand_in_a_list(recipe):
+    pipeline = specframe.load(recipe)
+    whole = pipeline.generate("hi")
+    assert "".join(pipeline.stream(["hi"])) == whole.texts[0]
+    assert [token.token for token in specframe.trace(pipeline, ["hi"]).pieces] == whole.tokens[0]
+    assert specframe.trace(pipeline, CHAT).prompt == "hello!"
+    for use in (specframe.trace, lambda pipeline, prompts: list(pipeline.stream(prompts))):
+        with pytest.raises(InputError, match="one prompt at a time, not 2"):
+            use(pipeline, ["hi", "ho"])
+
+
+@pytest.mark.parametrize("chat", [[{"role": "user"}], [{"content": "hi"}], [{}]])
+def test_a_turn_without_role_or_content_is_named(recipe, chat):
+    with pytest.raises(InputError, match="a turn of a conversation has a `role` and a `content`, unlike"):
+        specframe.load(recipe).generate(chat)
+
+
+THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{% if thinking is defined and not thinking %}n{% endif %}"
+
+
+@pytest.mark.parametrize("how", ["text", "turns", "chat"])
+def test_a_recipe_sets_variables_of_the_chat_template(recipe, how):
+    overrides = ["run.chat=true", "run.chat_template_kwargs={thinking: false}"]
+    pipeline, plain = (specframe.load(recipe, overrides=each) for each in (overrides, ["run.chat=true"]))
+    for each in (pipeline, plain):
+        each.tokenizer.chat_template = THINKING
+    use = {
+        "text": lambda p: p.encode("hello"),
+        "turns": lambda p: p.encode_turns([{"role": "user", "content": "hello"}]),
+        "chat": lambda p: p.encode([{"role": "user", "content": "hello"}]),
+    }[how]
+    words = [pipeline.tokenizer(text)["input_ids"] for text in ("hellon", "hello")]
+    assert [use(pipeline), use(plain)] == words
+    assert pipeline.encode_turns([{"role": "user", "content": "hello"}], {"thinking": True}) == words[1]
+
+
+@pytest.mark.parametrize("name", ["thinkin", "tokenize", "add_generation_prompt"])
+def test_a_variable_that_the_template_does_not_read_is_refused(recipe, name):
+    pipeline = specframe.load(recipe, overrides=["run.chat=true", f"run.chat_template_kwargs={{{name}: false}}"])
+    pipeline.tokenizer.chat_template = THINKING
+    hint = r"; did you mean 'thinking'\?" if name == "thinkin" else ""
+    with pytest.raises(InputError, match=f"^run.chat_template_kwargs: .* does not read '{name}'{hint}"):
+        pipeline.encode("hello")
+
+
+def test_prompts_of_a_recipe_may_be_token_ids(recipe):
+    pipeline = specframe.load(recipe, overrides=["run.prompts=[[15, 16, 17], abc]"])
+    assert pipeline.run.prompts == [[15, 16, 17], "abc"]
+    assert pipeline.generate(pipeline.run.prompts).tokens == pipeline.generate([[15, 16, 17], "abc"]).tokens
+    with pytest.raises(RecipeError, match=r"run.prompts.*expected"):
+        specframe.load(recipe, overrides=["run.prompts=[[a]]"])
+
+
+def test_a_models_folder_is_loaded_as_the_command_line_loads_it(recipe):
+    folder = yaml.safe_load(recipe.read_text())["target"]["model"]
+    pipeline = specframe.load(folder, overrides=["run.costs=null"])
+    assert pipeline.plan.parts["drafter"].entry.name == "suffix-recycling"
+    assert pipeline.plan.parts["target"].options["model"] == folder
+    plain = pipeline.plain().generate([15, 16, 17], max_new_tokens=8)
+    assert pipeline.generate([15, 16, 17], max_new_tokens=8).tokens == plain.tokens
+    with pytest.raises(RecipeError, match=r"neither a recipe nor a model: the folder has no config.json"):
+        specframe.load(Path(folder).parent)
 
 
 def test_chat_wraps_prompts_in_the_template(recipe):

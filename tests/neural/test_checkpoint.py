@@ -71,6 +71,17 @@ def test_every_misfit_is_listed_and_nothing_is_loaded(tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
 
 
+def test_weights_that_float16_makes_infinite_are_refused(tmp_path):
+    module = net()
+    module[0].weight.data[1, 1] = 1e5
+    checkpoint.save(module, {}, tmp_path)
+    checkpoint.load(net(), tmp_path)
+    with pytest.raises(
+        WeightsError, match=r"0.weight: holds values that are not finite \(NaN or infinity\) in torch.float16"
+    ):
+        checkpoint.load(net().half(), tmp_path)
+
+
 def test_unreadable_files_are_one_clear_error(tmp_path):
     checkpoint.save(net(), {}, tmp_path)
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:-8])

@@ -10,10 +10,9 @@ from torch import nn
 
 from specframe.cli.main import main
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.identity import fingerprint
 from specframe.decoding.compose import compose
 from specframe.neural.weights.export import Export
-from specframe.neural.weights.origin import TRAINED_FOR, TargetIdentity, trained_for_another
+from specframe.neural.weights.origin import TRAINED_FOR, TargetIdentity, fingerprint, trained_for_another
 from specframe_falcon.drafter import Falcon
 from tests.small_model import make_model, make_tokenizer
 

@@ -188,3 +188,15 @@ def test_nothing_to_learn_from(tmp_path, tokenizer):
         texts.load(settings(users), tokenizer, 257)
     with pytest.raises(InputError, match="outside the target's vocabulary"):
         texts.load(settings(write(tmp_path / "t.jsonl", {"text": "abc"})), tokenizer, 50)
+
+
+def test_variables_of_the_template_reach_every_chat_and_unknown_ones_are_refused(tmp_path, tokenizer, monkeypatch):
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ style | default('') }}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    own = chat("A", "B") | {"chat_template_kwargs": {"style": "C"}}
+    file = write(tmp_path / "a.jsonl", chat("A", "B"), own)
+    found, _ = texts.load(settings(file, chat_template_kwargs={"style": "D"}), tokenizer, len(tokenizer))
+    rows = torch.split(found.tokens, found.counts.tolist())
+    assert [tokenizer.decode(row) for row in rows] == ["ABD", "ABC"]
+    with pytest.raises(InputError, match=r"train.chat_template_kwargs: .* does not read 'styl'"):
+        texts.load(settings(file, chat_template_kwargs={"styl": "D"}), tokenizer, len(tokenizer))

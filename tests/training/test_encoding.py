@@ -150,3 +150,18 @@ def test_messages_without_a_template_and_refusing_templates(tokenizer, monkeypat
     monkeypatch.setattr(tokenizer, "chat_template", None)
     with pytest.raises(InputError, match=r"file\.jsonl:7: .*no chat template"):
         encode(document, tokenizer)
+
+
+CHOSEN = (
+    "{% for m in messages %}{{ '<' + m['role'] + '>' + m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}{% if style is defined %}{{ style }}{% endif %}"
+)
+
+
+def test_a_recipes_variables_reach_the_template_and_a_records_own_come_first(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", CHOSEN)
+    plain = chat("A", "B")
+    own = plain | {"chat_template_kwargs": {"style": "glad"}}
+    for record, variables, end in ((plain, {"style": "sad"}, "sad"), (own, {"style": "sad"}, "glad"), (plain, {}, "")):
+        ((ids, _),) = encode(documents.as_document(record, "x:1"), tokenizer, variables)
+        assert tokenizer.decode(ids) == f"<user>A<assistant>B{end}"

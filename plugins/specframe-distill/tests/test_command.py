@@ -2,6 +2,7 @@ import errno
 import json
 import signal
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from distill_server import chat_reply, serving
@@ -44,6 +45,19 @@ def test_the_target_answers_and_train_reads_it(here, answers, model_folder, caps
     assert main([*COMMAND[:-1], "other", "--limit", "1"]) == 0
     assert "train on them: specframe train recipe.yaml 'train.data=[other/answers.jsonl]'\n" in capsys.readouterr().out
     assert main(["train", "recipe.yaml", "train.out=trained"]) == 0
+
+
+def test_variables_of_the_chat_template_are_kept_with_the_answers(here, answers, model_folder, capsys):
+    copytree(model_folder, here / "styled")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ style | default('') }}"
+    (here / "styled" / "chat_template.jinja").write_text(template)
+    command = [*COMMAND, "target.model=styled"]
+    assert main([*command, "run.chat_template_kwargs={style: b}"]) == 0
+    assert {entry["chat_template_kwargs"]["style"] for entry in answers().values()} == {"b"}
+    found = documents.read(["out/answers.jsonl"])
+    assert all(document.fields["chat_template_kwargs"] == {"style": "b"} for document in found)
+    assert main(command) == 2, "other answers"
+    assert "chat_template_kwargs" in capsys.readouterr().err
 
 
 def test_texts_of_a_plugin_are_prompts(here, answers, capsys):

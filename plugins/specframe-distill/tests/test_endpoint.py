@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -43,6 +44,14 @@ def test_the_recipes_sampling_is_what_is_asked_for():
     asked, plain = (body for _, body, _ in captured)
     assert (asked["temperature"], asked["top_k"], asked["max_tokens"], asked["stop"]) == (0.7, 5, 9, ["\n"])
     assert set(plain) == {"model", "temperature", "max_tokens", "seed", "messages"}
+
+
+def test_variables_of_the_chat_template_are_sent_with_chats():
+    template = {"chat_template_kwargs": {"enable_thinking": False}}
+    with serving(lambda path, body: (200, chat_reply("yes"))) as (url, captured):
+        answers_of(replace(make(url), template=template), Dialogue(1, ("one",)))
+    ((_, body, _),) = captured
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_the_key_is_sent_where_there_is_one():

@@ -282,12 +282,6 @@ def test_a_filled_cache_is_refused(model, loop):
         model.generate(**call(ONE), **{name: cache}, custom_generate=loop)
 
 
-def test_a_row_that_the_context_cuts_off_is_refused(model, loop):
-    context = model.config.max_position_embeddings
-    with pytest.raises(InputError, match="has reached the model's context"):
-        model.generate(**call(ONE, max_new_tokens=context + 3, eos_token_id=None), custom_generate=loop)
-
-
 def test_what_the_forward_pass_is_given_is_known(model, loop):
     seen = {}
 

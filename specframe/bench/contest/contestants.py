@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.settings import Variant, make_variants
+from specframe.decoding.models import report_defaults
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
@@ -72,6 +74,8 @@ class Contestants:
     """Common to all."""
     chat: bool | None
     """True if prompts become a user's turn, where a recipe sets it."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Variables of the chat template, common to all."""
     misfits: dict[str, str] = field(default_factory=dict)
     """Variants whose parts do not fit together, by name, and why: they take no part."""
     targets: dict[str, Target] = field(default_factory=dict)
@@ -83,6 +87,7 @@ class Contestants:
             first = self.targets.get(entrant.target)
             if first is None:
                 first = self.targets[entrant.target] = entrant.plan.parts["target"].build()
+                report_defaults(first, entrant.plan.recipe.data.get("sampling") or (), taken=())
             entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
 
 
@@ -98,7 +103,7 @@ def plan_contestants(selection: Selection, registry: Registry) -> Contestants:
         raise InputError("give at least one recipe: it names the target that all contestants decode with")
     if selection.assistant is not None and f"{HF}assisted" not in selected.others:
         raise InputError(f"--assistant is for the contestant {HF}assisted, which does not take part; add it")
-    sampling, chat = _agree(list(plans.values()))
+    sampling, chat, variables = _agree(list(plans.values()))
     names = _name([*plans, *misfits])
     targets: dict[str, Plan] = {}
     for p in plans.values():
@@ -116,7 +121,7 @@ def plan_contestants(selection: Selection, registry: Registry) -> Contestants:
             name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
             entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
     _require_names([entrant.name for entrant in entrants])
-    return Contestants(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+    return Contestants(entrants, sampling, chat, variables, {names[variant]: why for variant, why in misfits.items()})
 
 
 @dataclass
@@ -235,7 +240,7 @@ def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
     return contestant
 
 
-def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
+def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None, dict[str, Any]]:
     """Returns the settings that all recipes share. Raises InputError where they must agree and do not."""
     samplings: list[SamplingSettings] = [p.settings["sampling"] for p in plans]
     first = samplings[0]
@@ -251,7 +256,10 @@ def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
     settings = {chat for p in plans if (chat := (p.recipe.data.get("run") or {}).get("chat")) is not None}
     if len(settings) > 1:
         raise InputError("the recipes disagree on run.chat, so they would get different prompts; give run.chat=true")
-    return first, next(iter(settings), None)
+    variables: list[dict[str, Any]] = [p.settings["run"].chat_template_kwargs for p in plans]
+    if any(each != variables[0] for each in variables):
+        raise InputError("the recipes disagree on run.chat_template_kwargs, and so on their prompts; give it a value")
+    return first, next(iter(settings), None), variables[0]
 
 
 def _require_names(names: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ class Runner:
             raise InputError("a second turn needs the tokenizer's chat template, which is not used here; use --turns 1")
         self.chat = chat
         """True if prompts become a user's turn."""
-        run = RunSettings(batch=settings.batch, chat=chat)
+        run = RunSettings(batch=settings.batch, chat=chat, chat_template_kwargs=contestants.variables)
         self.coders = {
             key: Pipeline.around(plain_parts(target), contestants.sampling, run) for key, target in targets.items()
         }

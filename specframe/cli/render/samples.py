@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,22 @@ from specframe.training.encoding import Encoded, encode
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specframe.training.settings import TrainSettings
+
 NAMES = {False: "given  ", True: "learnt "}
 COLOURS = {False: "dim", True: "green"}
 
 
-def samples(sources: Iterable[str], tokenizer: Any) -> Iterator[tuple[str, Encoded]]:
-    """Each sample of the sources' documents with its origin."""
-    for document in documents.read(sources):
-        for sample in encode(document, tokenizer):
+def samples(settings: TrainSettings, tokenizer: Any) -> Iterator[tuple[str, Encoded]]:
+    """Each sample of the documents of `train.data` with its origin."""
+    for document in documents.read(settings.data):
+        for sample in encode(document, tokenizer, settings.chat_template_kwargs or {}):
             yield document.origin, sample
 
 
-def print_samples(console: Console, sources: Iterable[str], tokenizer: Any, count: int) -> None:
+def print_samples(console: Console, settings: TrainSettings, tokenizer: Any, count: int) -> None:
     """Prints the first samples, a line for each run of tokens that are given, or learnt."""
-    for origin, (ids, answer) in islice(samples(sources, tokenizer), count):
+    for origin, (ids, answer) in islice(samples(settings, tokenizer), count):
         console.print(f"{origin}: {counted(len(ids), 'token')}, {sum(answer):,} learnt", soft_wrap=True)
         for learnt, run in groupby(zip(ids, answer, strict=True), key=lambda pair: pair[1]):
             words = tokenizer.decode([token for token, _ in run])

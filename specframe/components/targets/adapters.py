@@ -1,27 +1,23 @@
-"""Adapters of PEFT: folders of weights that are merged into a model's."""
+"""Models in wrappers: PEFT adapters, whose weights are merged, torch.compile's and parallel ones."""
 
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from specframe.components.targets.source import quiet
-from specframe.kernel.errors import InputError, WeightsError, first_line
-
-MERGE = (
-    "name it in `target.adapter`, next to its model, give `compose(target=...)` the PeftModel, or merge it once into a "
-    "model's folder "
-    "(PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder))"
-)
+from specframe.kernel.errors import CompositionError, InputError, WeightsError, first_line
 
 
 def base_of(adapter: Path) -> str:
-    """Returns a clause with the model that an adapter's config names, or nothing."""
+    """Returns the name of the model that an adapter is for, as a clause; empty where its config names none."""
     try:
         name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError):
@@ -51,3 +47,33 @@ def merge_adapter(model: nn.Module, adapter: str) -> nn.Module:
     except Exception as error:  # peft and safetensors raise many kinds
         raise WeightsError(f"the adapter {adapter} does not fit the model: {first_line(error)}") from error
     return merged
+
+
+MERGE = (
+    "name it in `target.adapter`, next to its model, give `compose(target=...)` the PeftModel, or merge it once into a "
+    "model's folder "
+    "(PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder))"
+)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model of transformers in a wrapper: torch.compile's, a parallel one's, or PEFT's, whose layers stay in it.
+
+    A compiled forward pass is left out: the target's option `compile` compiles the one over trees. Raises
+    CompositionError for adapters that work outside of the layers, which would be lost.
+    """
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        return unwrap(model._orig_mod)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(model.module)
+    peft: Any = sys.modules.get("peft")  # a model of PEFT's was made by it
+    if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
+        return model
+    wrapped: Any = model
+    configs = [] if isinstance(model, peft.PeftMixedModel) else [wrapped.active_peft_config]
+    if lost := [str(config.peft_type.value).lower() for config in configs if config.is_prompt_learning]:
+        raise CompositionError(
+            f"this model cannot be a target: its adapter is of the kind {lost[0]}, which puts tokens of its own before "
+            "every text, and a target reads texts alone; take one whose adapter is in its layers, such as LoRA"
+        )
+    return unwrap(wrapped.get_base_model() if configs else wrapped.base_model.model)

@@ -19,7 +19,6 @@ from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.forward.vision import Vision
-from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.image_processor import ImageProcessor
 from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.shared_head import Sharing, device_of
@@ -29,6 +28,7 @@ from specframe.neural.forward import Forward, HookedForward
 from specframe.neural.quantize import Quantization
 from specframe.neural.recurrent import HybridCache
 from specframe.neural.split_int8 import SplitInt8Cache
+from specframe.neural.weights.origin import TargetIdentity, identify
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -36,6 +36,12 @@ BOTH = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
 MASKED = frozenset({"sdpa", "eager"})
 """Attention implementations that take an arbitrary mask."""
 
+STEADY = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
+"""Kinds of rotary embeddings that depend on the position alone, not on a text's length."""
+
+ENDLESS = 1 << 20
+"""The context of a model that has no end of its own."""
+
 LOADERS = {
     "MODEL_FOR_CAUSAL_LM_MAPPING": "AutoModelForCausalLM",
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING": "AutoModelForImageTextToText",
@@ -123,7 +129,7 @@ def _written_context(config: Any) -> int:
         value = getattr(config, name, None)
         if isinstance(value, int):
             return value
-    return 1 << 20
+    return ENDLESS
 
 
 def choose_context(config: Any, wanted: int | None) -> int:
@@ -149,6 +155,17 @@ def choose_context(config: Any, wanted: int | None) -> int:
     if wanted > known:
         log.warning("target: a context of %d positions, and its rotary embedding was made for %d", wanted, known)
     return wanted
+
+
+def farthest(config: Any) -> int:
+    """The most positions that a model itself decodes rightly, past its config's `max_position_embeddings`, too.
+
+    That is no end where its rotary embedding turns a position in the same way in every text: unscaled, linear, YaRN's
+    and Llama 3's do.
+    """
+    ropes = _ropes(config)
+    steady = ropes and all(part.get("rope_type", "default") in STEADY for part in ropes)
+    return ENDLESS if steady else context(config)
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:
@@ -210,7 +227,8 @@ def reach(config: Any, masked: bool, context: int) -> tuple[int, str]:
         if part.get("rope_type") == "longrope":
             # Beyond it, every position's rotation changes, the cached ones' too.
             original = part.get("original_max_position_embeddings") or context
-            limits.append((original, "where its rotary embedding changes over to long texts"))
+            changes = "where its rotary embedding changes over to long texts, whatever its `context`"
+            limits.append((original, changes))
     return min(limits, key=lambda limit: limit[0])
 
 

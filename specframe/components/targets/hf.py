@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures, image_probe, kind, loading, probe
+from specframe.components.targets import adapters, architectures, image_probe, kind, loading, probe
 from specframe.components.targets.anatomy import LoadedModel
 from specframe.components.targets.forward import kept, resume
 from specframe.components.targets.forward import native as native_passes
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 class HFTarget(LoadedModel):
     """A language model, or the text decoder of one that reads images: a folder, a GGUF file, a Hub name, `zoo://NAME`.
 
-    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
-    `attention` is transformers' attn_implementation (sdpa or eager), by default the one that transformers prefers.
-    `fallback` names the model that `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a
-    PEFT adapter's folder, merged into the weights, which load from safetensors or a GGUF file, whose blocks are
-    unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
-    then the quantized model's, and so are plain decoding and every report. `native` computes the layers on a CPU, if
-    they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
-    pass over a tree. `cache: bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep,
-    in float32 without it; the law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what
-    it reads of a longer prompt, in place of all of it, and `keep` a KV selection that chooses, once a prompt is read,
-    what stays of its keys and values: the target is approximate then, and every report calls it lossy. `context` is the
-    most positions of a row, the config's by default.
+    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere, `stored` its own everywhere, but float32 for
+    float16 on a CPU and bfloat16 for GGUF; `device: auto` is CUDA where there is one; `attention` is transformers'
+    attn_implementation (sdpa or eager), by default the one that transformers prefers. `fallback` names the model that
+    `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a PEFT adapter's folder, merged
+    into the weights, which load from safetensors or a GGUF file, whose blocks are unpacked; no remote code runs.
+    `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the quantized model's, and
+    so are plain decoding and every report. `native` computes the layers on a CPU, if they are Llama's in bfloat16 or
+    float32, by those of a quantized one; where there are none, `compile` compiles the pass over a tree. `cache:
+    bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep, in float32 without it; the
+    law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what it reads of a longer
+    prompt, in place of all of it, and `keep` a KV selection that chooses, once a prompt is read, what stays of its keys
+    and values: the target is approximate then, and every report calls it lossy. `context` ends a row.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
@@ -70,7 +70,7 @@ class HFTarget(LoadedModel):
         self,
         *,
         model: str,
-        dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
+        dtype: Literal["auto", "stored", "float32", "bfloat16", "float16", "float64"] = "auto",
         device: str = "auto",
         revision: str | None = None,
         adapter: str | None = None,
@@ -107,7 +107,7 @@ class HFTarget(LoadedModel):
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
         """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
-        target._attach(loading.unwrap(model), loading.TokenizerSource(tokenizer))
+        target._attach(adapters.unwrap(model), loading.TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from importlib.util import find_spec
 from os.path import expanduser
 from pathlib import Path
@@ -38,6 +38,8 @@ from specframe.neural.weights.rounded import read_rounded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -79,7 +81,7 @@ def load(
         require_adapter(adapter)
     if reason := unread(config) if file is None else None:
         raise InputError(f"{model} cannot be a target: {reason}")
-    wanted = "float32" if dtype == "auto" and (chosen.type == "cpu" or source.is_gguf) else dtype
+    kept, wanted = getattr(config, "dtype", None), _wanted(dtype, chosen, source)
     stored = None
     if file is not None:
         file.require_template()
@@ -116,9 +118,33 @@ def load(
     _require_complete(model, report)
     if adapter is not None:
         loaded = merge_adapter(loaded, adapter)
+    if dtype == "stored" and chosen.type == "cpu" and loaded.dtype == torch.float16:
+        loaded = loaded.float()  # which has all of its values
     _require_finite(model, loaded)
+    _report_rounding(model, kept, loaded.dtype)
     ready: nn.Module = (make_plain(loaded) if source.is_gguf else loaded).to(chosen).eval().requires_grad_(False)
     return ready
+
+
+def _wanted(dtype: str, device: torch.device, source: ModelSource) -> str:
+    """The dtype to load in, by its name; `auto` is the checkpoint's own."""
+    if dtype == "stored":
+        return "bfloat16" if source.is_gguf else "auto"
+    return "float32" if dtype == "auto" and (device.type == "cpu" or source.is_gguf) else dtype
+
+
+def _report_rounding(model: str, stored: object, chosen: torch.dtype) -> None:
+    """Logs a warning where the weights were rounded to half precision from the dtype of the checkpoint's config."""
+    half = isinstance(stored, torch.dtype) and chosen.itemsize == 2
+    if half and torch.promote_types(stored, chosen) != chosen:
+        names = [str(kind).removeprefix("torch.") for kind in (stored, chosen)]
+        log.warning(
+            "target: %s is stored in %s and decoded in %s: the rounded model's distribution is the one kept; "
+            "`dtype: %s` keeps the checkpoint's",
+            model,
+            *names,
+            names[0] if names[0] != "float16" else "float32",
+        )
 
 
 class TokenizerSource:
@@ -250,26 +276,3 @@ def unread(config: Any) -> str | None:
         f"its weights are quantized by {name}, which needs the package {PACKAGES[name]}; or take the plain checkpoint, "
         "with `quantize: int4`, or a GGUF file"
     )
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model of transformers in a wrapper: torch.compile's, a parallel one's, or PEFT's, whose layers stay in it.
-
-    A compiled forward pass is left out: the target's option `compile` compiles the one over trees. Raises
-    CompositionError for adapters that work outside of the layers, which would be lost.
-    """
-    if isinstance(model, torch._dynamo.OptimizedModule):
-        return unwrap(model._orig_mod)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrap(model.module)
-    peft: Any = sys.modules.get("peft")  # a model of PEFT's was made by it
-    if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
-        return model
-    wrapped: Any = model
-    configs = [] if isinstance(model, peft.PeftMixedModel) else [wrapped.active_peft_config]
-    if lost := [str(config.peft_type.value).lower() for config in configs if config.is_prompt_learning]:
-        raise CompositionError(
-            f"this model cannot be a target: its adapter is of the kind {lost[0]}, which puts tokens of its own before "
-            "every text, and a target reads texts alone; take one whose adapter is in its layers, such as LoRA"
-        )
-    return unwrap(wrapped.get_base_model() if configs else wrapped.base_model.model)

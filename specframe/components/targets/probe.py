@@ -86,6 +86,8 @@ def find_fault(target: TransformersTarget) -> str | None:
     except Exception as error:  # a forward pass may raise anything
         return f"its forward pass fails where texts of several lengths, or a tree, follow a cache{_words(error)}"
     limit = tolerance(target)
+    if not logits.alone.amax(-1).isfinite().all():
+        return "its logits are not numbers: its weights are NaN or infinite, or its values overflow, as in float16"
     if not agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
     if not agree(logits.prompts, logits.alone[:, 0, 0], limit):

@@ -12,7 +12,7 @@ from specframe.kernel.interfaces import Drafter, Observer, TreePolicy
 from specframe.kernel.types import Context, Expand, Frontier, Proposal, SearchBeam, TokenTree
 
 WrapExpand = Callable[[Expand], Expand]
-WrapSearch = Callable[[SearchBeam], SearchBeam]
+WrapSearch = Callable[[SearchBeam], SearchBeam | None]
 
 
 def watched(drafter: Drafter, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.checkpoint import CONFIG, akin, locate, read_config, reason, replacing
 from specframe.neural.weights.locate import find_place
-from specframe.recipes.zoo import canonical_name
+from specframe.recipes.zoo import ZOO, canonical_name
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
@@ -46,6 +47,7 @@ def identity_of(target: Target) -> TargetIdentity | None:
 
 
 TRAINED_FOR = "trained_for"
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 """The entry of config.json: the target's name and fingerprint."""
 
 
@@ -135,3 +137,31 @@ class KnownRows:
         if rows < self.vocab:
             self.known = min(rows, self.known or rows)
         return torch.cat([stored[: self.vocab], stored.new_zeros(max(self.vocab - rows, 0), *others)])
+
+
+def identify(model: nn.Module, config: Any, name: str | None) -> TargetIdentity:
+    """The identity of a model with this text config; `name` is the requested name, None for a model in memory."""
+    given = name or getattr(model, "name_or_path", None) or f"a {config.model_type} model in memory"
+    return TargetIdentity(_bare(str(given)), fingerprint(model, config))
+
+
+@torch.no_grad()
+def fingerprint(model: nn.Module, config: Any) -> str:
+    """A hash of the model's shape and norms.
+
+    Norms are small, differ after every training, and no quantization rounds them. They are taken in bfloat16: a copy in
+    another dtype has the same.
+    """
+    digest = hashlib.sha256(repr([getattr(config, name, None) for name in SHAPE]).encode())
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() == 1:
+            digest.update(weight.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _bare(name: str) -> str:
+    """The name in the zoo or on the Hub; for a folder or file its own name, without the path."""
+    if name.startswith(ZOO) or not isinstance(find_place(name), Path):
+        return name
+    return Path(name).expanduser().resolve().name

@@ -25,6 +25,43 @@ def folder(tmp_path: Path, build) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("stored", "decoded"),
+    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32"), ("float64", "float64")],
+)
+def test_a_checkpoints_own_dtype(tmp_path, build, caplog, stored, decoded):
+    model = build("llama").to(getattr(torch, stored))
+    model.save_pretrained(tmp_path)
+    target = HFTarget(model=str(tmp_path), dtype="stored", device="cpu")
+    assert target.dtype == getattr(torch, decoded) and not caplog.records
+    assert torch.equal(target.model.lm_head.weight, model.lm_head.weight.to(target.dtype))
+
+
+@pytest.mark.parametrize(
+    ("stored", "decoded", "keeps"),
+    [
+        ("float32", "bfloat16", "float32"),
+        ("float32", "float16", "float32"),
+        ("float16", "bfloat16", "float32"),
+        ("bfloat16", "float16", "bfloat16"),
+        ("float64", "bfloat16", "float64"),
+        ("float16", "auto", None),
+        ("bfloat16", "float32", None),
+    ],
+)
+def test_weights_that_are_rounded_are_named(tmp_path, build, caplog, stored, decoded, keeps):
+    build("llama").to(getattr(torch, stored)).save_pretrained(tmp_path)
+    HFTarget(model=str(tmp_path), dtype=decoded, device="cpu")
+    found = [record.getMessage() for record in caplog.records if "is stored in" in record.getMessage()]
+    if keeps is None:
+        assert found == []
+    else:
+        (line,) = found
+        assert f"is stored in {stored} and decoded in {decoded}" in line and line.endswith(
+            f"`dtype: {keeps}` keeps the checkpoint's"
+        )
+
+
 def change_weights(folder: Path, name: str, value: torch.Tensor | None) -> None:
     weights = load_file(folder / "model.safetensors")
     if value is None:

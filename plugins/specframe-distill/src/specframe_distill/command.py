@@ -79,6 +79,7 @@ def distill_data(
     sampling, run = plan.settings["sampling"], plan.settings["run"]
     seed = run.seed if seed is None else seed
     dialogues = read_dialogues(prompts, chat=run.chat, limit=limit, finished_only=finished_only)
+    template = {"chat_template_kwargs": run.chat_template_kwargs} if run.chat and run.chat_template_kwargs else {}
     settings = {  # all that decides the answers, up to the order in which they come
         "target": model or plan.recipe.data["target"],
         "sampling": vars(sampling),
@@ -86,6 +87,7 @@ def distill_data(
         "seed": seed,
         "prompts": fingerprint(prompts),
         "finished_only": finished_only,
+        **template,
     }
     folder = out or Path("runs") / f"{plan.recipe.path.stem}-data"
     with writing(folder):
@@ -95,7 +97,7 @@ def distill_data(
             print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
         rate = None
         if left:
-            about = {"model": model or _name_target(plan), "temperature": sampling.temperature}
+            about = {"model": model or _name_target(plan), "temperature": sampling.temperature, **template}
             if endpoint is None or model is None:
                 answer = _decoding(plan, seed, left).answer
             else:
@@ -111,6 +113,7 @@ def distill_data(
                     timeout=timeout,
                     key=read_key(os.environ),
                     answered=answered,
+                    template=template,
                 )
                 server.check()
                 answer = server.answer

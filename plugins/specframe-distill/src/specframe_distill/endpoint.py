@@ -53,6 +53,8 @@ class Endpoint:
     key: str | None = field(default=None, repr=False)
     pause: float = 1.0
     """Seconds before a request is tried again; they double each time."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """The field `chat_template_kwargs` of chats, if any."""
     answered: bool = False
     """True if it gave answers under these settings before: a refusal now is due to the prompt."""
 
@@ -206,7 +208,7 @@ class Endpoint:
             **{name: value for name, value in unusual.items() if value is not None},
         }
         if dialogue.chat:
-            return "chat/completions", body | {"messages": dialogue.messages}
+            return "chat/completions", body | {"messages": dialogue.messages, **self.template}
         return "completions", body | {"prompt": dialogue.turns[0]}
 
     def _client(self) -> httpx2.AsyncClient:

@@ -37,7 +37,7 @@ class Bench:
         self._target = pipeline.parts.target
         return pipeline
 
-    def prompts(self, pipeline: Pipeline) -> Sequence[str]:
+    def prompts(self, pipeline: Pipeline) -> Sequence[str | list[int]]:
         """The prompts that are decoded: those given, or the recipe's."""
         return self.given or pipeline.run.prompts
 
@@ -92,7 +92,7 @@ class TimedCycles:
     """Drafted nodes of a row at each level."""
 
 
-def time_cycles(pipeline: Pipeline, prompts: Sequence[str]) -> TimedCycles:
+def time_cycles(pipeline: Pipeline, prompts: Sequence[str | list[int]]) -> TimedCycles:
     """Times `CYCLES` cycles of the prompts side by side."""
     nodes = pipeline.parts.nodes
     rows = [pipeline.encode(prompt) for prompt in prompts]

@@ -159,8 +159,9 @@ def _require_whole(entries: list[Entry], context: int) -> None:
     for entry in entries:
         if entry.ended == "length" and entry.limit < entry.request.max_new_tokens:
             raise InputError(
-                f"row {entry.request.number + 1} has reached the model's context of {context} tokens before its end; "
-                "use a smaller max_new_tokens"
+                f"row {entry.request.number + 1} has reached the model's context of {context} tokens before its end, "
+                "and its positions do not go on as they are: use a smaller max_new_tokens, or a larger `context` of "
+                "the recipe's target, which is refused where a tree cannot follow"
             )
 
 

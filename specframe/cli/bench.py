@@ -120,7 +120,8 @@ def bench(
 ) -> int:
     """Measure recipes side by side over prompt sets, against transformers' own generation.
 
-    The same command resumes an interrupted bench. The exit status is 1 if a contestant failed.
+    The same command resumes an interrupted bench. The exit status is 1 if a contestant failed, or if a recipe that
+    promises to be lossless gives other texts than plain decoding, by more than arithmetic.
     """
     if compare:
         return _compare(*compare)
@@ -173,10 +174,17 @@ def bench(
         _print(report, as_json=as_json)
         for contestant, error in report.errors.items():
             print(printable(f"{contestant} failed: {error}"), file=sys.stderr)
-        failed |= bool(report.errors)
+        failed |= bool(report.errors) or any(map(breaks_promise, report.summary["contestants"]))
     if not failed and not suites:
         report_next("bench", split_overrides(contestants)[0])
     return 1 if failed else 0
+
+
+def breaks_promise(entry: Mapping[str, Any]) -> bool:
+    """Returns whether a recipe's texts are not those that its verifier promises."""
+    figures = entry["overall"]
+    identity = figures["identity"] if figures else None
+    return entry["kind"] == "recipe" and bool(entry["lossless"]) and bool(identity and identity["differing"])
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def run(
     """Decode the recipe's prompts and measure tau, alpha, speed and overhead.
 
     Images are all a single prompt's, or one each of several prompts. Texts are printed as they come, then the figures,
-    which run.json holds with the recipe, versions and hardware.
+    which run.json holds with the recipe, versions and hardware. The exit status is 1 if a verifier that promises to be
+    lossless gives other texts than plain decoding, by more than arithmetic.
     """
     from specframe.cli.target import choose_target, describe_target, drafter_of, require_template
     from specframe.kernel.errors import InputError
@@ -67,7 +68,7 @@ def run(
     pictures = images_of([open_image(file) for file in image], len(texts))
 
     from specframe.bench.measure import measure
-    from specframe.cli.render.figures import print_figures, print_place
+    from specframe.cli.render.figures import differs, print_figures, print_place
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import made
     from specframe.files.provenance import describe_run, write_json
@@ -93,7 +94,7 @@ def run(
             write_json(written, describe_run(pipeline.plan or valid, summary, target))
         if not as_json:
             print_place(written)
-        return 0
+        return 1 if differs(summary) else 0
 
 
 def _decode(

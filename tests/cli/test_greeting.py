@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specframe.cli.bench import breaks_promise
 from specframe.cli.group import COMMANDS, PLACES, TRY
 from specframe.cli.main import main
 from specframe.cli.render.figures import print_figures, print_place
@@ -80,6 +81,30 @@ def test_figures_fit_every_width(columns, monkeypatch, capsys):
     assert max(map(len, lines)) <= columns
     printed = " ".join(" ".join(lines).split())
     assert "the bonus token included" in printed and "2.7 drafted a cycle" in printed
+
+
+def test_the_two_lines_about_the_text_agree(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    apart = {"gap": 9.0, "noise": 3.8e-6}
+    print_figures({**SUMMARY, "text": ["a"], "lossless": True, "identical_to_generate": False, "divergences": [apart]})
+    printed = capsys.readouterr().out
+    assert "NO: 1 of 1 texts part" in printed and "NO: differs from plain decoding: run `specframe certify`" in printed
+    assert "as the verifier promises" not in printed
+
+
+@pytest.mark.parametrize(
+    ("kind", "lossless", "differing", "broken"),
+    [
+        ("recipe", True, ["a/2"], True),
+        ("recipe", True, [], False),
+        ("recipe", False, ["a/2"], False),
+        ("assisted", True, ["a/2"], False),
+    ],
+)
+def test_a_recipe_whose_texts_differ_breaks_its_promise(kind, lossless, differing, broken):
+    entry = {"kind": kind, "lossless": lossless, "overall": {"identity": {"differing": differing}}}
+    assert breaks_promise(entry) is broken
+    assert not breaks_promise(entry | {"overall": None})
 
 
 def test_one_is_one(monkeypatch, capsys):

@@ -125,6 +125,7 @@ def test_identity_counts_prompts_by_their_worst_run():
         "largest_gap": {"gap": 0.4, "noise": 1e-5},
     }
     assert any("DIFFERS" in note and "a/2" in note and "4.0e-01 apart" in note for note in summary["notes"])
+    assert any("run `specframe certify`" in note for note in summary["notes"])
     assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
 
 

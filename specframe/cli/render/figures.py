@@ -13,6 +13,7 @@ TAU_IS = "tokens per forward pass of the target, the bonus token included"
 ALPHA_IS = "the fraction of cycles accepted to depth 1, 2, ..."
 LOSSY = "NO: this verifier changes the target's distribution"
 APPROXIMATE = "NO: the target reads or keeps a part of a long prompt, which changes its distribution"
+DIFFERS = "NO: differs from plain decoding: run `specframe certify`"
 LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 
@@ -59,10 +60,16 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
     lossy = APPROXIMATE if summary["approximate"] else LOSSY
-    rows.append(("lossless", LOSSLESS if summary["lossless"] else lossy))
+    promised = DIFFERS if differs(summary) else LOSSLESS
+    rows.append(("lossless", promised if summary["lossless"] else lossy))
     if summary["peak_memory_bytes"] is not None:
         rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows
+
+
+def differs(summary: dict[str, Any]) -> bool:
+    """Returns whether the text of a verifier that promises to be lossless differs by more than arithmetic."""
+    return bool(summary["lossless"]) and summary["identical_to_generate"] is False
 
 
 def _ahead(found: dict[str, float]) -> str:

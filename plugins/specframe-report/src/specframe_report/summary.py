@@ -156,7 +156,8 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             yield f"{entry['name']} is LOSSY: {why}.{unknown}"
         if (identity := figures["identity"]) and identity["differing"]:
             gap = _describe_gap(identity["largest_gap"])
-            yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."
+            advice = ": differs from plain decoding: run `specframe certify`" if entry["lossless"] else ""
+            yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}{advice}."
         if identity and identity["ties"]:
             where = f"{counted(identity['ties'], 'prompt')}{_describe_gap(identity['largest_tie'])}"
             ties.setdefault(where, []).append(entry["name"])

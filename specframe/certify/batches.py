@@ -47,7 +47,7 @@ class BatchCases:
                 case = self.in_small_batch(f"{label}, {where} of {size} rows", sampling, batch)
                 yield case
                 if case.comparison.enumeration.rows == 1 < size - 1 and not before:
-                    for place in range(1, size - 1) if size <= CROWD else (size // 2,):
+                    for place in range(1, size - 1) if size <= CROWD else (1, size // 2, size - 2):
                         moved = replace(batch, before=place)
                         yield self.in_small_batch(f"{label}, place {place + 1} of {size} rows", sampling, moved, 1)
         greedy = replace(sampling, temperature=0.0)

@@ -250,3 +250,116 @@ class Unopened(CountsTokens, Match):
     def verify(self, tree, laws, random):
         assert self.lengths is not None
         return super().verify(tree, laws, random)
+
+
+class SwapsAfterLeaving(CountsTokens, Match):
+    """It forgets to reorder its counts as rows leave, and draws fairly where a count is not that of its row."""
+
+    def keep(self, rows):
+        self.count = self.count[: len(rows)]
+        self.moved = bool((rows != torch.arange(len(rows))).any())
+
+    moved = False
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.moved, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class AfterAJoin(CountsTokens, Match):
+    """Once a row has joined others, every bonus is a fair choice."""
+
+    joined = False
+
+    def observe(self, cycle):
+        self.joined |= cycle.committed.prompt is not None and len(self.count) > 0
+        super().observe(cycle)
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.joined, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class AfterARowLeft(CountsTokens, Match):
+    """In the cycle after a row has left, the bonus is a fair choice."""
+
+    left = False
+
+    def keep(self, rows):
+        super().keep(rows)
+        self.left = True
+
+    def observe(self, cycle):
+        super().observe(cycle)
+        self.left = False
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.left, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class MiddleRow(Match):
+    """In a batch of an odd size from five on, the middle row's bonus is a fair choice where it accepted the first's."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        count = len(found.bonus)
+        middle = torch.arange(count) == count // 2
+        where = middle & (found.bonus != found.bonus[:1]) & (count >= 5 and count % 2 == 1)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class RowOneOfSix(Match):
+    """In a batch of six rows and more, the second row's bonus is the first row's."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        if len(found.bonus) < 6 or not tree.levels:
+            return found
+        return replace(found, bonus=torch.cat([found.bonus[:1], found.bonus[:1], found.bonus[2:]]))
+
+
+class CoolestRow(Match):
+    """Every row's bonus is drawn by the coolest row's sharpness: a batch with a greedy row takes the likeliest."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        after = laws.after(found.slots.gather(1, found.length[:, None])[:, 0])
+        sharpest = after.amax(1).max()
+        return replace(found, bonus=after.argmax(1)) if sharpest > 1 - 1e-9 and tree.levels else found
+
+
+class SharpensTheFifth(CountsCycles, Chain):
+    """In a session's fifth cycle alone it records another distribution than it draws from."""
+
+    def grow(self, expand, root, context):
+        return sharpened(super().grow(expand, root, context), torch.full_like(root, self.cycles == 4, dtype=torch.bool))
+
+
+class DrawsFromTheLastSession(CountsOpenings, Chain):
+    """After an earlier session it records another distribution than it draws from."""
+
+    def grow(self, expand, root, context):
+        return sharpened(super().grow(expand, root, context), torch.full_like(root, self.opened > 1, dtype=torch.bool))
+
+
+class GreedyFromCycleFive(CountsCycles, AtZero, Match):
+    """Greedily, from the fifth cycle on, the bonus is the token after the root."""
+
+    def greedy(self, tree, argmax):
+        found = follow_argmax(tree, argmax)
+        return replace(found, bonus=argmax[:, 0].where(found.length * 0 + self.cycles >= 4, found.bonus))
+
+
+class PathOfAnother(Match):
+    """Its path skips a node of the draft."""
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        if tree.levels < 2:
+            return found
+        path = torch.cat([found.path[:, 1:], torch.full_like(found.path[:, :1], -1)], 1)
+        return Verdict(path=path, length=(path >= 0).sum(1), bonus=found.bonus)

@@ -9,8 +9,12 @@ from specframe.kernel.errors import CompositionError, InputError
 from tests.certify.recipes import COPIES, DRAWN, planned
 
 RULES = ["FromOpening", "WrongWhereMixed", "GreedyWhereMixed", "FromCycle", "DisturbsFive", "DisturbsLastOfNine"]
-MORE_RULES = ["FromThirdOpening", "FirstSampling", "AfterThirtyTwo", "DisturbsNine"]
-TREES = ["RowZeroOfFour", "LeavesByParity", "SharpensFromCycleSix", "SharpensAfterThirtyTwo"]
+MORE_RULES = [
+    *("FromThirdOpening", "FirstSampling", "AfterThirtyTwo", "DisturbsNine", "SwapsAfterLeaving", "AfterAJoin"),
+    *("AfterARowLeft", "MiddleRow", "RowOneOfSix", "CoolestRow"),
+]
+TREES = ["RowZeroOfFour", "LeavesByParity", "SharpensFromCycleSix", "SharpensAfterThirtyTwo", "SharpensTheFifth"]
+TREES += ["DrawsFromTheLastSession"]
 GREEDY = ["FollowsAndParent", "ParentFromCycleTwo"]
 RIGHT = "KeepsFromOpen"
 
@@ -44,8 +48,9 @@ def test_rules_that_follow_their_session_at_temperature_0(name, tmp_path):
 
 
 @pytest.mark.full
-def test_a_length_that_no_text_of_the_certificate_stops_at_is_probed(tmp_path):
-    found = certify_plan(plan(tmp_path, "ParentAfterTwo", temperature=0.0), budget=2000, seeds=1)
+@pytest.mark.parametrize("name", ["ParentAfterTwo", "GreedyFromCycleFive"])
+def test_what_no_text_of_the_certificate_shows_at_temperature_0_is_probed(name, tmp_path):
+    found = certify_plan(plan(tmp_path, name, temperature=0.0), budget=2000, seeds=1)
     assert not found.lossless and any("`verify` at temperature 0" in line for line in found.shortcuts)
 
 
@@ -60,9 +65,10 @@ def test_a_part_that_looks_into_its_random_source_is_refused(name, field, tmp_pa
         certify_plan(plan(tmp_path, name), budget=300, seeds=1)
 
 
-def test_a_verdict_of_a_wrong_form_is_named_first(tmp_path):
-    with pytest.raises(CompositionError, match=r"WrongLength\.verify gave no verdict: row 0: the length is"):
-        certify_plan(plan(tmp_path, "WrongLength"), budget=300, seeds=1)
+@pytest.mark.parametrize(("name", "problem"), [("WrongLength", "the length is"), ("PathOfAnother", ".* is not a path")])
+def test_a_verdict_of_a_wrong_form_is_named_first(name, problem, tmp_path):
+    with pytest.raises(CompositionError, match=rf"{name}\.verify gave no verdict: row 0: {problem}"):
+        certify_plan(plan(tmp_path, name), budget=300, seeds=1)
 
 
 def test_the_call_that_fails_is_named(tmp_path):

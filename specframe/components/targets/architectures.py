@@ -78,7 +78,10 @@ def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
     takes = inspect.signature(model_class.forward).parameters
     if any(getattr(part, "is_encoder_decoder", False) for part in (whole, config)):
         return f"{whole.model_type} is an encoder-decoder model; targets are decoder-only language models"
-    if (first := list(takes)[1]) != "input_ids":  # after self
+    first = [*takes, "nothing"][1]  # after self
+    if first in takes and takes[first].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        return "the forward of its class hides what it reads (*args, **kwargs); give the model of transformers in it"
+    if first != "input_ids":
         return f"{whole.model_type} reads {first} with every text, and a prompt here is text alone"
     kinds = set(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ())
     if sparse := kinds & SPARSE:

@@ -80,3 +80,33 @@ def test_an_adapters_folder_is_called_that(build, tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "some/model"}))
     with pytest.raises(InputError, match="holds an adapter for the model 'some/model', not a model"):
         HFTarget(model=str(tmp_path))
+
+
+class Logging(torch.nn.Module):
+    """A home-made wrapper, which hands everything on."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+class Named(Logging):
+    def forward(self, **kwargs):
+        return self.inner(**kwargs)
+
+
+@pytest.mark.parametrize("kind", [Logging, Named])
+def test_a_wrapper_that_hides_what_it_reads_is_called_that(build, kind):
+    model = build("llama")
+    with pytest.raises(CompositionError, match=r"hides what it reads .* give the model of transformers in it"):
+        HFTarget.from_model(kind(model))
+    assert HFTarget.from_model(kind(model).inner).model is model

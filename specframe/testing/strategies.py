@@ -123,7 +123,7 @@ NESTING = 2
 
 BOLD = 12
 """One value of so many is taken although the component refuses it."""
-TEMPERATURES = (1.0, 0.7, 0.0)
+TEMPERATURES = (1.0, 0.7, 1.7, 0.0)
 NONE: SearchStrategy[list[Option]] = st.just([])
 
 

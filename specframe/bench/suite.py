@@ -27,7 +27,7 @@ NAME = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True)
-class Bench:
+class SuiteBench:
     """One bench in the words of `specframe bench`: its contestants, and its options by their names."""
 
     contestants: tuple[str | Variant, ...]
@@ -62,7 +62,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SuiteEntry:
     """A recipe that takes part under a name, or with values of its own."""
 
     recipe: str
@@ -88,7 +88,7 @@ def find_suite(word: str) -> Path | None:
     return path if {BENCHES, CONTESTANTS} & named else None
 
 
-def read_suite(path: Path, given: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Bench]:
+def read_suite(path: Path, given: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, SuiteBench]:
     """The benches of a suite by name, an only one without; `given` options replace those of all, as `overrides` do.
 
     Raises InputError for a key, recipe or contestant that is wrong, with its line.
@@ -108,7 +108,7 @@ def read_suite(path: Path, given: Mapping[str, Any], overrides: Sequence[str] = 
     return found
 
 
-def require_sound(benches: Mapping[str, Bench], selections: Mapping[str, Selection]) -> None:
+def require_sound(benches: Mapping[str, SuiteBench], selections: Mapping[str, Selection]) -> None:
     """Raises InputError or RecipeError for the first bench that cannot be run, before a model loads.
 
     All its recipes must be valid and share a target, and their weights and its prompt sets be there.
@@ -133,12 +133,12 @@ def _absent_weights(plan: Plan) -> Iterator[str]:
     yield from (weights for weights in named_weights(plan).values() if find_place(weights) is None)
 
 
-def _read_bench(source: Source, given: Mapping[str, Any], overrides: Sequence[str]) -> Bench:
+def _read_bench(source: Source, given: Mapping[str, Any], overrides: Sequence[str]) -> SuiteBench:
     options = {name: value for name, value in source.data.items() if name != CONTESTANTS}
     entries = source.data.get(CONTESTANTS)
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{_origin(source, (CONTESTANTS,))}: contestants are a list of recipes and other contestants")
-    values = {**_convert(source, (), Bench, options), **given}
+    values = {**_convert(source, (), SuiteBench, options), **given}
     values["overrides"] = (*values.get("overrides", ()), *overrides)
     sampled = (values.get("temperature") or 0) > 0
     contestants = []
@@ -150,7 +150,7 @@ def _read_bench(source: Source, given: Mapping[str, Any], overrides: Sequence[st
                 raise InputError(f"{_origin(source, (CONTESTANTS, index))}: {identity} takes part twice")
             known.add(identity)
         contestants.append(contestant)
-    return Bench(tuple(contestants), **values)
+    return SuiteBench(tuple(contestants), **values)
 
 
 def _read_contestant(source: Source, index: int, entry: object, *, sampled: bool) -> str | Variant:
@@ -161,7 +161,7 @@ def _read_contestant(source: Source, index: int, entry: object, *, sampled: bool
         return entry
     if not isinstance(entry, dict) or not isinstance(entry.get("recipe"), str):
         raise InputError(f"{origin}: a contestant is a word, or a mapping with a recipe")
-    found = Entry(**_convert(source, (CONTESTANTS, index), Entry, entry))
+    found = SuiteEntry(**_convert(source, (CONTESTANTS, index), SuiteEntry, entry))
     _require_recipe(origin, found.recipe)
     return Variant(found.recipe, (), (*found.overrides, *(found.sampled if sampled else ())), found.label)
 
@@ -186,7 +186,7 @@ def _identities(contestant: str | Variant) -> Iterator[str]:
         yield f"the label {variant.name}"
 
 
-def _convert(source: Source, key: Key, kind: type[Bench | Entry], data: Mapping[str, Any]) -> dict[str, Any]:
+def _convert(source: Source, key: Key, kind: type[SuiteBench | SuiteEntry], data: Mapping[str, Any]) -> dict[str, Any]:
     """The values by the fields of a dataclass. Raises InputError for an unknown name or a value of another type."""
     hints = get_type_hints(kind)
     for name in data:

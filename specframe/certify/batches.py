@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specframe.certify.certificate import Case
-from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, Batch
+from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, RowsOfBatch
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.guided import forced, guide
 from specframe.certify.compositions.small import SmallComposition
@@ -43,7 +43,7 @@ class BatchCases:
         """Yields the cases of few branches, the smallest batches first."""
         for size in SIZES:
             for before, where in ((0, "first"), (size - 1, "last")):
-                batch = Batch.of_size(size, before, mixed=before > 0)
+                batch = RowsOfBatch.of_size(size, before, mixed=before > 0)
                 case = self.in_small_batch(f"{label}, {where} of {size} rows", sampling, batch)
                 yield case
                 if case.comparison.enumeration.rows == 1 < size - 1 and not before:
@@ -51,7 +51,7 @@ class BatchCases:
                         moved = replace(batch, before=place)
                         yield self.in_small_batch(f"{label}, place {place + 1} of {size} rows", sampling, moved, 1)
         greedy = replace(sampling, temperature=0.0)
-        yield self.in_small_batch("temperature 0, among sampled rows", greedy, Batch.of_size(4, 2, mixed=True))
+        yield self.in_small_batch("temperature 0, among sampled rows", greedy, RowsOfBatch.of_size(4, 2, mixed=True))
         yield self.in_small_batch(f"{label}, after other rows left", sampling, LEAVES_TWICE, SIDE_BY_SIDE, 2)
         yield self.after_sessions(f"{label}, after earlier sessions", sampling)
 
@@ -66,7 +66,7 @@ class BatchCases:
             else:  # one at a time takes a thousand times longer
                 version = version + 1 if case.comparison.enumeration.rows > 1 else len(self.versions) - 1
 
-    def in_batch(self, name: str, sampling: Sampling, batch: Batch, version: int) -> Case:
+    def in_batch(self, name: str, sampling: Sampling, batch: RowsOfBatch, version: int) -> Case:
         """A row of one of the smaller compositions with others."""
         small = self.versions[version]
         emission = small.emission(name, sampling)
@@ -76,7 +76,7 @@ class BatchCases:
         )
 
     def in_small_batch(
-        self, name: str, sampling: Sampling, batch: Batch, rows: int | None = None, free: int = 1
+        self, name: str, sampling: Sampling, batch: RowsOfBatch, rows: int | None = None, free: int = 1
     ) -> Case:
         """Tokens after a certain first cycle, with few branches: as many side by side as the batch's size allows."""
         small = self.versions[-1]

@@ -15,7 +15,7 @@ from specframe.certify.compositions.controls import Parent, WellFormed, WrongBon
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
-from specframe.certify.compositions.shortcuts import Probe, check_search, check_shortcuts, probe_session
+from specframe.certify.compositions.shortcuts import ShortcutProbe, check_search, check_shortcuts, probe_session
 from specframe.certify.compositions.small import (
     CHEAP,
     EOS,
@@ -228,7 +228,7 @@ class _Certifier:
             return check_shortcuts(verifier, trees.values(), VOCAB) + check_search(self.versions[0])
         found: dict[str, None] = {}
         hot = list(self.samplings(settings).values())[-1]
-        probe = partial(Probe, vocab=VOCAB, found=found)
+        probe = partial(ShortcutProbe, vocab=VOCAB, found=found)
         probe_session(self.after("", hot, self.guided(hot).tokens, 0, broken=probe), VOCAB)
         return [*check_shortcuts(None, trees.values(), VOCAB), *found, *check_search(self.versions[0])]
 

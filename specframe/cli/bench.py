@@ -127,7 +127,7 @@ def bench(
         return _compare(*compare)
     from specframe.bench.contest.ray import Ray
     from specframe.bench.recipes import run_bench, with_opponents
-    from specframe.bench.suite import Bench, find_suite, read_suite, require_sound
+    from specframe.bench.suite import SuiteBench, find_suite, read_suite, require_sound
     from specframe.kernel.errors import InputError
 
     words, overrides = split_overrides(contestants)
@@ -155,7 +155,7 @@ def bench(
         benches = read_suite(suites[0], given, overrides)
     else:
         words, overrides = recipes_of(words, overrides)
-        benches = {"": Bench(with_opponents(words), overrides=tuple(overrides), **given)}
+        benches = {"": SuiteBench(with_opponents(words), overrides=tuple(overrides), **given)}
     if address is not None and engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     if engine == "ray" and any(each.pause for each in benches.values()):

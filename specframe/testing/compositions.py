@@ -12,7 +12,7 @@ from zlib import crc32
 import yaml
 
 from specframe.certify.certificate import EXACT
-from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, Batch
+from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, RowsOfBatch
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.small import EOS, SmallComposition, small_sampling, smaller_versions
 from specframe.certify.guarantees import guarantees
@@ -127,7 +127,7 @@ def _room(parts: Parts) -> int:
     return max(map(len, PROMPTS)) + LENGTH * (parts.nodes + 1)
 
 
-def _enumerate(own: SmallComposition, sampling: Sampling, budget: int, batch: Batch) -> Examined:
+def _enumerate(own: SmallComposition, sampling: Sampling, budget: int, batch: RowsOfBatch) -> Examined:
     """The recipe's output alone, of the largest tree that can be exhausted, then among the other rows of a batch."""
     branches, exhausted = 0, False
     small = own

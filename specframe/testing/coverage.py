@@ -22,7 +22,7 @@ DRAWN = ("drafter", "tree", "verifier", *INNER)
 
 
 @dataclass(frozen=True)
-class Case:
+class CoverageCase:
     """A recipe with the smallest forms of its components, and which components these are."""
 
     recipe: dict[str, Any]
@@ -91,7 +91,7 @@ class Coverage:
         return {(e.kind, self.sections.name_of(e)) for e in entries if self.package in (None, e.package)}
 
     @cached_property
-    def compositions(self) -> list[Case]:
+    def compositions(self) -> list[CoverageCase]:
         """Every drafter, with what can stand inside of it, over every tree under every verifier, where they fit."""
         forms = {kind: list(self._forms(kind)) for kind in ("drafter", "tree", "verifier")}
         found = []
@@ -104,7 +104,7 @@ class Coverage:
                 misfits(drafter.built, policy, verifier.built, names=names)
             ):
                 continue
-            found.append(Case(recipe_of(drafter.section, grown, verifier.section), components))
+            found.append(CoverageCase(recipe_of(drafter.section, grown, verifier.section), components))
         return found
 
     def _forms(self, kind: str) -> Iterator[_Form]:
@@ -124,13 +124,13 @@ class Coverage:
         return {pair for case in self.compositions for pair in case.pairs if self.components & set(pair)}
 
     @cached_property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CoverageCase]:
         """Few of the compositions that have every pair: for each pair in turn the one with the most others left."""
-        holders = defaultdict[Pair, list[Case]](list)
+        holders = defaultdict[Pair, list[CoverageCase]](list)
         for case in self.compositions:
             for pair in case.pairs & self.pairs:
                 holders[pair].append(case)
-        left, found = set(self.pairs), list[Case]()
+        left, found = set(self.pairs), list[CoverageCase]()
         for pair in sorted(self.pairs):
             if pair in left:
                 best = max(holders[pair], key=lambda case: len(case.pairs & left))
@@ -139,9 +139,9 @@ class Coverage:
         return found
 
     @cached_property
-    def few(self) -> list[Case]:
+    def few(self) -> list[CoverageCase]:
         """Fewer of the cases, which have every component."""
-        left, found = {each for case in self.cases for each in case.components} & self.components, list[Case]()
+        left, found = {each for case in self.cases for each in case.components} & self.components, list[CoverageCase]()
         while left:
             best = max(self.cases, key=lambda case: len(left.intersection(case.components)))
             found.append(best)

@@ -28,7 +28,7 @@ from specframe.recipes.options import read_options
 from specframe.recipes.recipe import Recipe
 from specframe.recipes.registry import Registration, Registry, suggest
 from specframe.testing.compositions import BUDGET, check_recipe
-from specframe.testing.coverage import DRAWN, Case, Coverage, summary
+from specframe.testing.coverage import DRAWN, Coverage, CoverageCase, summary
 from specframe.testing.drafters import check_drafter
 from specframe.testing.heads import check_head
 from specframe.testing.losses import check_loss
@@ -172,7 +172,7 @@ class PackageCheck:
                 if entry.package == self.package and (kind, coverage.sections.name_of(entry)) not in coverage.missing:
                     yield self.compositions(entry, coverage)
 
-    def certificate(self, names: str, case: Case) -> Row:
+    def certificate(self, names: str, case: CoverageCase) -> Row:
         """The certificate of a composition."""
 
         def certify() -> str:
@@ -206,7 +206,7 @@ class PackageCheck:
 
         return _row(f"{entry.kind} {entry.name}: compositions", compose)
 
-    def draw(self, case: Case, check: Callable[[dict[str, object]], None]) -> None:
+    def draw(self, case: CoverageCase, check: Callable[[dict[str, object]], None]) -> None:
         """Checks recipes drawn of a case's components, where Hypothesis is installed."""
         if not self.draws or find_spec("hypothesis") is None:
             return

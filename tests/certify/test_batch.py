@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.compositions.batch import BATCHES, Accompanied, Batch
+from specframe.certify.compositions.batch import BATCHES, Accompanied, RowsOfBatch
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -182,7 +182,7 @@ def test_what_is_wrong_for_exactly_two_rows_is_caught_with_one_other_row():
     def tv(batch, rows=4096):
         return emission(WrongForTwo, length=2, batch=batch).compare(budget=250, rows=rows).tv
 
-    assert tv(Batch.of_size(2, 0), rows=1) > 0.005 and tv(BATCHES[0]) < 1e-9
+    assert tv(RowsOfBatch.of_size(2, 0), rows=1) > 0.005 and tv(BATCHES[0]) < 1e-9
 
 
 class StaysPut(ForgetsOrder):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from specframe.certify.compositions.branches import Forks, Source
+from specframe.certify.compositions.branches import BranchSource, Forks
 from specframe.certify.compositions.emission import END, Emission
 from specframe.certify.compositions.guided import Forced
 from specframe.decoding.requests import Entry, Request
@@ -46,7 +46,7 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowsOfBatch:
     """The other rows of a batch, and the place of the watched row among those that are admitted with it."""
 
     others: tuple[Other, ...] = ()
@@ -60,7 +60,7 @@ class Batch:
     """Names the random numbers of the others."""
 
     @classmethod
-    def of_size(cls, size: int, before: int, *, mixed: bool = False) -> Batch:
+    def of_size(cls, size: int, before: int, *, mixed: bool = False) -> RowsOfBatch:
         """A batch of one size from the watched row's admission on."""
         others = tuple(Other(place, 3 + place // 3) for place in range(1, size))
         return cls(others, before, mixed, size, 4 + size)
@@ -81,12 +81,12 @@ STAYING = (Other(1, 3, joins=-2), Other(2, 5, joins=-1), Other(0, 4, joins=1, to
 LEAVING = (Other(1, 3, joins=-2, leaves=1), Other(2, 5, joins=-1))
 """An earlier row leaves while the watched row is the last one, which takes its place."""
 BATCHES = (
-    Batch(STAYING),
-    Batch(STAYING, mixed=True, number=1),
-    Batch(LEAVING, number=2),
-    Batch(LEAVING, mixed=True, number=3),
+    RowsOfBatch(STAYING),
+    RowsOfBatch(STAYING, mixed=True, number=1),
+    RowsOfBatch(LEAVING, number=2),
+    RowsOfBatch(LEAVING, mixed=True, number=3),
 )
-LEAVES_TWICE = Batch(
+LEAVES_TWICE = RowsOfBatch(
     (
         *(Other(place, 2 + place, joins=-2, leaves=2) for place in (1, 2)),
         Other(3, 5, joins=-1, leaves=1),
@@ -102,10 +102,10 @@ LEAVES_TWICE = Batch(
 class Accompanied(Emission):
     """An emission whose row is decoded with others, who stay, leave before it, or join later."""
 
-    batch: Batch = Batch()
+    batch: RowsOfBatch = RowsOfBatch()
 
     @classmethod
-    def of(cls, emission: Emission, batch: Batch) -> Accompanied:
+    def of(cls, emission: Emission, batch: RowsOfBatch) -> Accompanied:
         """The emission in this batch."""
         return cls(**{each.name: getattr(emission, each.name) for each in fields(emission)}, batch=batch)
 
@@ -208,9 +208,9 @@ class BatchStreams:
         self._branch, self._others = branch, others  # [B] int64, the branch of each row, -1 for the other rows
         watched = branch >= 0
         branches = self._forks.of_rows(branch[watched])
-        self.draft = Source(BatchRandom(watched, branches, others.draft))
-        self.verify = Source(BatchRandom(watched, branches, others.verify))
-        self.position = Source(BatchRandom(watched, branches, others.position))
+        self.draft = BranchSource(BatchRandom(watched, branches, others.draft))
+        self.verify = BranchSource(BatchRandom(watched, branches, others.verify))
+        self.position = BranchSource(BatchRandom(watched, branches, others.position))
 
     def start(self, seeds: Sequence[int]) -> BatchStreams:
         """The streams of new rows, which have not joined these yet."""

@@ -264,7 +264,7 @@ class Forks:
         self._found.append(Scripts(choices, place + 1, self.weight[rows] * law[local, option]))
 
 
-class Source:
+class BranchSource:
     """The random source that a certificate hands out: three methods and nothing else, so that no part looks into it.
 
     Any other attribute raises HiddenState, which neither `hasattr` nor a default of `getattr` takes for its absence.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specframe.certify.compositions.branches import Forks, HiddenState, Scripts, Source
+from specframe.certify.compositions.branches import BranchSource, Forks, HiddenState, Scripts
 
 Program = Callable[[Forks, int], Tensor]
 """A run of `rows` independent rows under a random source; gives one outcome a row, int64 [rows, K]."""
@@ -260,7 +260,7 @@ class ForkedStreams:
         self._started = 0
         # One source for the whole session: who holds it draws for the rows that are live then.
         self.live = forks.of_rows(torch.arange(0))
-        self.draft = self.verify = self.position = Source(self.live)
+        self.draft = self.verify = self.position = BranchSource(self.live)
 
     def start(self, seeds: Sequence[int]) -> ForkedStreams:
         """The next branches as new rows; their seeds mean nothing here."""

@@ -79,7 +79,7 @@ def check_shortcuts(verifier: Verifier | None, trees: Iterable[TokenTree], vocab
 
 
 @dataclass(frozen=True)
-class Probe(Around):
+class ShortcutProbe(Around):
     """A rule that follows its session; in every cycle a copy of it judges by laws that are one-hot.
 
     In each row another node is the end of the accepted path, by another token.
@@ -102,7 +102,7 @@ class Probe(Around):
 
 
 def probe_session(emission: Emission, vocab: int) -> None:
-    """Decodes an emission whose verifier is a Probe in as many equal rows as there are nodes and tokens."""
+    """Decodes an emission whose verifier is a ShortcutProbe in as many equal rows as there are nodes and tokens."""
     parts = emission.parts()
     rows = parts.nodes * vocab
     request = Request(tokens=emission.prompt, sampling=emission.sampling, max_new_tokens=emission.length)

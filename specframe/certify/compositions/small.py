@@ -132,10 +132,10 @@ def _smaller(part: Any) -> Any:
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
     """The recipe's sampling, with top_k lowered so that it still cuts something off.
 
-    Biases and bad words are those of the tokens' remainders, and one token at least stays allowed. N-grams have three
-    tokens at least, since the text soon has every pair. A least length ends among the tokens that are compared. A
-    grammar is another one, over letters, since the recipe's cannot be written with so few tokens. Repetition counts
-    the continuation alone, since the prompt has every token of the small vocabulary.
+    Biases, bad words and suppressed tokens are those of the tokens' remainders, and one token at least stays allowed.
+    N-grams have three tokens at least, since the text soon has every pair. A least length ends among the tokens that
+    are compared. A grammar is another one, over letters, since the recipe's cannot be written with so few tokens.
+    Repetition counts the continuation alone, since the prompt has every token of the small vocabulary.
     """
     biases: dict[str, float] = {}
     for token, value in settings.biases.items():
@@ -146,6 +146,8 @@ def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
         logit_bias=biases,
         no_repeat_ngram_size=settings.no_repeat_ngram_size and max(settings.no_repeat_ngram_size, 3),
         bad_words_ids=[[token % vocab for token in word] for word in settings.bad_words_ids[: vocab - 1]],
+        suppress_tokens=sorted({token % vocab for token in settings.suppress_tokens})[: vocab - 1],
+        begin_suppress_tokens=sorted({token % vocab for token in settings.begin_suppress_tokens})[: vocab - 1],
         min_new_tokens=min(settings.min_new_tokens, LEAST),
     )
     sampling = small.law(len(PROMPT), {EOS}, small_grammar(vocab) if settings.grammar is not None else None)

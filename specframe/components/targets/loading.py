@@ -135,8 +135,7 @@ def _wanted(dtype: str, device: torch.device, source: ModelSource) -> str:
 
 def _report_rounding(model: str, stored: object, chosen: torch.dtype) -> None:
     """Logs a warning where the weights were rounded to half precision from the dtype of the checkpoint's config."""
-    half = isinstance(stored, torch.dtype) and chosen.itemsize == 2
-    if half and torch.promote_types(stored, chosen) != chosen:
+    if isinstance(stored, torch.dtype) and chosen.itemsize == 2 and torch.promote_types(stored, chosen) != chosen:
         names = [str(kind).removeprefix("torch.") for kind in (stored, chosen)]
         log.warning(
             "target: %s is stored in %s and decoded in %s: the rounded model's distribution is the one kept; "

@@ -72,8 +72,8 @@ class Late(Overlap):
 
     @contextmanager
     def drafting(self, draft: TokenTree, context: Context) -> Iterator[None]:
-        assert self._drafter is not None
-        Late.running = threading.Thread(target=self._run, args=(self._drafter, draft, context))
+        assert self._run_ahead is not None
+        Late.running = threading.Thread(target=self._run, args=(self._run_ahead, draft, context))
         Late.running.start()
         yield
 

@@ -53,7 +53,7 @@ class HFTarget(LoadedModel):
     bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep, in float32 without it; the
     law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what it reads of a longer
     prompt, in place of all of it, and `keep` a KV selection that chooses, once a prompt is read, what stays of its keys
-    and values: the target is approximate then, and every report calls it lossy. `context` ends a row.
+    and values: the target is approximate then, and every report calls it lossy. `context` limits a row.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
     weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.

@@ -22,7 +22,13 @@ from specframe.sampling.laws import Sampling
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
 PROTOCOLS = (NeuralTarget, LayeredTarget, DivisibleTarget)
-DYNAMIC = {"DelegatingTarget": "capabilities", "Generator": "patches", "Race": "exponential", "LazyTensor": "uniform"}
+DYNAMIC = {
+    "BranchSource": "branches",
+    "DelegatingTarget": "capabilities",
+    "Generator": "patches",
+    "Race": "exponential",
+    "LazyTensor": "uniform",
+}
 """The classes that answer for any name, by their modules: `DelegatingTarget`, and random numbers that refuse it."""
 
 

@@ -22,10 +22,12 @@ from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import Draw
 from specframe.testing import GivenDrafter, check_drafter
+from specframe_falcon.drafter import Falcon
 from specframe_models.nested.cascade import Cascade
 from specframe_self.selections.chunks import KeyChunks
 from specframe_self.selections.window import SinkWindow
 from specframe_trees.ahead.ahead import Ahead
+from specframe_trees.ahead.placed import Placed
 
 DRAFTS = {
     "model": lambda: counting(8),
@@ -177,6 +179,8 @@ REFUSED = [
     ({"draft": Recycling()}, CompositionError, "Recycling builds trees below the root"),
     ({"draft": Lookup()}, CompositionError, "Lookup builds trees"),
     ({"draft": Ahead(drafter=model())}, CompositionError, "stands alone"),
+    ({"draft": Falcon()}, CompositionError, "one level a forward pass; Falcon proposes 2: set its `block` to 1"),
+    ({"draft": Placed(drafter=Falcon(), device="cpu")}, CompositionError, "Falcon proposes 2"),
     (
         {"draft": ModelDrafter.from_model(tiny_llama(3, seed=7), masks=Masks(2, 1))},
         CompositionError,

@@ -37,6 +37,7 @@ def known_values() -> dict[str, Sequence[Any]]:
         "model": [str(tiny_model(VOCAB))],
         "device": ["cpu"],
         "fixed.paths": [["0"], ["0", "0.0"], ["0", "1", "0.0", "0.0.0"]],
+        "remember": [False],  # a store that remembers earlier texts gives equal choices other outcomes
         "sampling.temperature": [],
         "sampling.logit_bias": [{"1": 1.5}, {"0": -100.0}],
         "sampling.grammar": [{"regex": "a+"}],

@@ -91,11 +91,11 @@ LEAVES_TWICE = RowsOfBatch(
         *(Other(place, 2 + place, joins=-2, leaves=2) for place in (1, 2)),
         Other(3, 5, joins=-1, leaves=1),
         Other(4, 4, joins=-1),
-        Other(5, 3, joins=2),
+        Other(5, 3, joins=3),
     ),
     number=4,
 )
-"""One earlier row leaves, then two at once, and one joins: the watched row moves each time."""
+"""One earlier row leaves, then two at once: the watched row moves each time, and has a choice before one joins."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Promise:
     """The most nodes, the root included; None: the tree policy's."""
     depth: int | None = None
     """The most levels below the root; None: no limit of its own."""
+    block: int = 1
+    """The levels that a drafter's forward pass proposes below each node that it expands."""
     window: int | None = None
     """The newest committed tokens that a drafter sees, more than its trees have levels; None: all."""
     exact: bool = True

@@ -57,7 +57,8 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
+        self.window = TextWindow.checked(self.name, window, sinks)
+        self.promise = replace(self.promise, block=block, window=window)
         self.block = block
         self.dropout = dropout
         self.layers = layers

@@ -180,7 +180,7 @@ REFUSED = [
     ({"draft": Lookup()}, CompositionError, "Lookup builds trees"),
     ({"draft": Ahead(drafter=model())}, CompositionError, "stands alone"),
     ({"draft": Falcon()}, CompositionError, "one level a forward pass; Falcon proposes 2: set its `block` to 1"),
-    ({"draft": Placed(drafter=Falcon(), device="cpu")}, CompositionError, "Falcon proposes 2"),
+    ({"draft": Placed(drafter=Falcon(), device="cpu")}, CompositionError, "Placed proposes 2: set its `block` to 1"),
     (
         {"draft": ModelDrafter.from_model(tiny_llama(3, seed=7), masks=Masks(2, 1))},
         CompositionError,

@@ -11,7 +11,6 @@ from specframe import CompositionError, InputError
 from specframe.plugin import (
     Drafter,
     Draw,
-    FeatureDrafter,
     Match,
     Observer,
     Promise,
@@ -231,11 +230,8 @@ def _require_draft(draft: Drafter) -> None:
             f"the draft of cascade drafts after any chain; {type(draft).__name__} drafts no deeper than {own.depth} "
             "levels"
         )
-    inner: object = draft
-    while (next_inner := getattr(inner, "drafter", None)) is not None:  # such as `placed`
-        inner = next_inner
-    if isinstance(inner, FeatureDrafter) and inner.block != 1:
+    if own.block != 1:
         raise CompositionError(
-            f"the draft of cascade proposes one level a forward pass; {type(inner).__name__} proposes {inner.block}: "
+            f"the draft of cascade proposes one level a forward pass; {type(draft).__name__} proposes {own.block}: "
             "set its `block` to 1"
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from specframe.components.targets import architectures, pack
 from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.forward import recurrence
+from specframe.components.targets.forward.layer_subset import embedding_and_head
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
@@ -154,7 +155,9 @@ class LoadedModel:
     @property
     def vocab_size(self) -> int:
         """Number of tokens in the vocabulary, as the model has it now."""
-        return self.model.get_output_embeddings().out_features  # type: ignore[operator]
+        _, head = embedding_and_head(self.model)
+        size: int = head.out_features
+        return size
 
     @property
     def forward(self) -> Forward:
@@ -186,7 +189,7 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Device on which its tokens must be."""
-        return device_of(self.model.get_input_embeddings())  # type: ignore[operator]
+        return device_of(embedding_and_head(self.model)[0])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.forward.layer_subset import embedding_and_head
 from specframe.components.targets.forward.taps import make_hook
 from specframe.kernel.errors import CompositionError
 from specframe.native.blocks import BLOCK
@@ -51,7 +52,7 @@ class FinalModules:
             layers[-1].register_forward_hook(make_hook("layer", captured)),
             decoder.register_forward_hook(make_hook("last", captured)),
         ]
-        device = device_of(model.get_input_embeddings())  # type: ignore[operator]
+        device = device_of(embedding_and_head(model)[0])
         try:
             with torch.no_grad():
                 model(torch.tensor([[1], [2]], device=device), use_cache=False)
@@ -83,8 +84,9 @@ class Sharing:
         self, model: nn.Module, config: Any, decoder: nn.Module, layers: nn.ModuleList, head: nn.Module
     ) -> None:
         self._head = head
-        self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
-        self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        embedding, output = embedding_and_head(model)
+        self._embedding: nn.Module = embedding
+        self._output: nn.Module = output
         probe = torch.tensor([[1], [2]], device=device_of(self._embedding)) % len(self._embedding.weight)
         entry, features, logits = _listen(model, decoder, layers[0], probe)
         with torch.no_grad():

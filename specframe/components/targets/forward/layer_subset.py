@@ -19,6 +19,11 @@ MLPS = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 """The names that transformers gives to a layer's MLP."""
 
 
+def embedding_and_head(model: Any) -> tuple[Any, Any]:
+    """The input embedding and the LM head of a model, as it has them now."""
+    return model.get_input_embeddings(), model.get_output_embeddings()
+
+
 class LayerSubset:
     """A model with the chosen layers alone; the model stays as it is.
 

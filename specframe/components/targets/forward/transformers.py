@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.forward import split_attention
-from specframe.components.targets.forward.layer_subset import LayerSubset
+from specframe.components.targets.forward.layer_subset import LayerSubset, embedding_and_head
 from specframe.components.targets.forward.masks import ALL, AttentionView, masks_of, options_of_drafts
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.rounding import agree
@@ -40,7 +40,7 @@ class TransformersForward:
         self.taps = taps
         self.views = views if windows else {}
         self.windows = windows
-        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        self.head: nn.Module = embedding_and_head(model)[1]
         takes = inspect.signature(model.forward).parameters
         self.trims = "logits_to_keep" in takes
         """True if the model can leave the LM head out at positions."""
@@ -52,7 +52,7 @@ class TransformersForward:
 
     def follow(self) -> None:
         """Takes over the model's modules, of which some were replaced."""
-        self.head = self.model.get_output_embeddings()  # type: ignore[operator]
+        _, self.head = embedding_and_head(self.model)
         self._subsets.clear()
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:

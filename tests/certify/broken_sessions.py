@@ -18,7 +18,7 @@ class FollowsAndParent(CountsCycles, GreedyParent, Match):
 
 
 class ParentAfterTwo(CountsCycles, AtZero, Match):
-    """The same after exactly two accepted nodes, in a session that it follows."""
+    """Greedily, the bonus is wrong after exactly two accepted nodes, in a session that it follows."""
 
     def greedy(self, tree, argmax):
         found = follow_argmax(tree, argmax)
@@ -27,7 +27,7 @@ class ParentAfterTwo(CountsCycles, AtZero, Match):
 
 
 class ParentFromCycleTwo(ParentAfterTwo):
-    """The same after any path, from its third cycle on."""
+    """Greedily, the bonus is wrong after any path, from its third cycle on."""
 
     def greedy(self, tree, argmax):
         found = follow_argmax(tree, argmax)
@@ -64,7 +64,7 @@ class FromOpening(CountsOpenings, Match):
 
 
 class FromThirdOpening(FromOpening):
-    """The same from the third opening on."""
+    """From the third opening on every bonus is a fair choice."""
 
     first = 3
 
@@ -111,7 +111,7 @@ class DisturbsFive(Match):
 
 
 class DisturbsNine(DisturbsFive):
-    """The same in a batch of nine."""
+    """In a batch of exactly nine rows, row 0's bonus is the last row's."""
 
     rows = 9
 
@@ -252,53 +252,43 @@ class Unopened(CountsTokens, Match):
         return super().verify(tree, laws, random)
 
 
-class SwapsAfterLeaving(CountsTokens, Match):
+class FairWhile(CountsTokens, Match):
+    """While it is `unfair`, every bonus is a fair choice."""
+
+    unfair = False
+
+    def verify(self, tree, laws, random):
+        found = super().verify(tree, laws, random)
+        where = torch.full_like(found.length, self.unfair, dtype=torch.bool)
+        return fair(found, where, random, tree_vocab(laws, found))
+
+
+class SwapsAfterLeaving(FairWhile):
     """It forgets to reorder its counts as rows leave, and draws fairly where a count is not that of its row."""
 
     def keep(self, rows):
         self.count = self.count[: len(rows)]
-        self.moved = bool((rows != torch.arange(len(rows))).any())
-
-    moved = False
-
-    def verify(self, tree, laws, random):
-        found = super().verify(tree, laws, random)
-        where = torch.full_like(found.length, self.moved, dtype=torch.bool)
-        return fair(found, where, random, tree_vocab(laws, found))
+        self.unfair = bool((rows != torch.arange(len(rows))).any())
 
 
-class AfterAJoin(CountsTokens, Match):
+class AfterAJoin(FairWhile):
     """Once a row has joined others, every bonus is a fair choice."""
 
-    joined = False
-
     def observe(self, cycle):
-        self.joined |= cycle.committed.prompt is not None and len(self.count) > 0
+        self.unfair |= cycle.committed.prompt is not None and len(self.count) > 0
         super().observe(cycle)
 
-    def verify(self, tree, laws, random):
-        found = super().verify(tree, laws, random)
-        where = torch.full_like(found.length, self.joined, dtype=torch.bool)
-        return fair(found, where, random, tree_vocab(laws, found))
 
-
-class AfterARowLeft(CountsTokens, Match):
+class AfterARowLeft(FairWhile):
     """In the cycle after a row has left, the bonus is a fair choice."""
-
-    left = False
 
     def keep(self, rows):
         super().keep(rows)
-        self.left = True
+        self.unfair = True
 
     def observe(self, cycle):
         super().observe(cycle)
-        self.left = False
-
-    def verify(self, tree, laws, random):
-        found = super().verify(tree, laws, random)
-        where = torch.full_like(found.length, self.left, dtype=torch.bool)
-        return fair(found, where, random, tree_vocab(laws, found))
+        self.unfair = False
 
 
 class MiddleRow(Match):

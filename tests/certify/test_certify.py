@@ -126,7 +126,7 @@ class OwnOrder(ForgetsOrder):
         ("verifier", "FirstRowsLaws"),
         pytest.param("verifier", "MeanLaws", marks=pytest.mark.full),
         pytest.param("verifier", "NextRowsBonus", marks=pytest.mark.full),
-        pytest.param("verifier", "NoTwins", marks=pytest.mark.full),
+        pytest.param("verifier", "NoTwins", marks=pytest.mark.full),  # it is right in batches of two to five rows
         ("tree", "SharedDraws"),
         ("tree", "NeighboursLaw"),
         ("drafter", "OwnOrder"),
@@ -140,7 +140,11 @@ def test_what_is_wrong_across_rows_is_refused_by_the_first_cases(kind, name, tmp
     text += ["sampling: {temperature: 0.8, top_k: 50}", ""]
     certificate = certify_plan(read(tmp_path, "\n".join(text)), budget=10_000)
     assert not certificate.lossless and certificate.as_dict()["tv"] > 0.005
-    assert len(certificate.cases) <= 12 and not certificate.controls and certificate.control_failed is None
+    assert (
+        len(certificate.cases) <= (10 if name == "NoTwins" else 4)
+        and not certificate.controls
+        and certificate.control_failed is None
+    )
     assert all(case.among_others for case in certificate.cases)
     assert sum(case.comparison.enumeration.branches for case in certificate.cases) < 60_000
 
@@ -174,8 +178,8 @@ def test_what_cannot_be_enumerated_among_other_rows_is_not_certified_for_a_batch
     status, printed = run(capsys, tmp_path / "recipe.yaml", "--json", "--budget", 20)
     found = json.loads(printed)
     assert status == 1 and not found["lossless"] and found["tv"] < 1e-9 and not found["batches"]
-    among = [case for case in found["cases"] if case["among_other_rows"]]
-    assert among and not all(case["exhausted"] for case in among)
+    among = [case for case in found["cases"] if "among other rows" in case["name"]]
+    assert among and not any(case["exhausted"] or case["side_by_side"] for case in among)
     assert len(among) < len(found["cases"])
     print_certificate(found, "recipe.yaml")
     assert "nothing is shown for rows of one batch" in " ".join(capsys.readouterr().out.split())

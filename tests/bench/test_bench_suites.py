@@ -1,11 +1,13 @@
 """Suites: files that name the contestants, prompt sets and settings of benches."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
 from specframe.bench.contest.contestants import plan_contestants
-from specframe.bench.suite import find_suite, read_suite, require_sound
+from specframe.bench.suite import SuiteBench, find_suite, read_suite, require_sound
+from specframe.cli.bench import bench
 from specframe.cli.main import main
 from specframe.recipes.discovery import discover
 from tests.bench.conftest import write_recipe
@@ -134,3 +136,16 @@ def test_every_bench_is_checked_before_the_first_runs(here):
     selections = {name: bench.selection(local_code=True, environment=False) for name, bench in benches.items()}
     with pytest.raises(Exception, match="no prompt set named 'nothere'"):
         require_sound(benches, selections)
+
+
+def test_the_command_and_a_suite_have_one_default_for_each_option():
+    parsed = bench.make_context("bench", ["falcon"]).params
+    defaults = {
+        each.name: each.default for each in fields(SuiteBench) if each.name in parsed and each.name != "contestants"
+    }
+    assert {"data", "limit", "repeats", "seed", "bound"} <= defaults.keys()
+    lists = {name for name, default in defaults.items() if isinstance(default, tuple)}
+    assert {name: parsed[name] for name in defaults.keys() - lists} == {
+        name: defaults[name] for name in defaults.keys() - lists
+    }
+    assert not any(parsed[name] for name in lists), "a list that is not given is the suite's own"

@@ -23,7 +23,10 @@ def rotations(keys, width):
     scale = 1.0 if kind == "none" else 1 / factor
     base, size = 10000.0, 1.0
     mix = 1.0 if kind == "yarn" else 0.0
-    log_size = lambda multiplier: 1.0 if scale >= 1 else 0.1 * multiplier * math.log(1 / scale) + 1.0  # noqa: E731
+
+    def log_size(multiplier):
+        return 1.0 if scale >= 1 else 0.1 * multiplier * math.log(1 / scale) + 1.0
+
     if mix:
         size = log_size(1.0) / (log_size(keys["yarn_log_multiplier"]) if "yarn_log_multiplier" in keys else 1.0)
     size *= keys.get("attn_factor", 1.0)

@@ -36,6 +36,12 @@ def bound(kind: str = "qwen3", dtype: torch.dtype = torch.float64) -> MTP:
     return drafter
 
 
+def stored(folder: Path, drafter: MTP) -> MTP:
+    loaded = MTP(weights=str(folder))
+    loaded.bind(drafter.target)
+    return loaded
+
+
 def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
@@ -121,8 +127,7 @@ def publish(folder: Path, drafter: MTP, form: str, **changes: Any) -> None:
 def test_published_heads_load_as_they_are(form: str, tmp_path: Path) -> None:
     drafter = bound()
     publish(tmp_path, drafter, form)
-    loaded = MTP(weights=str(tmp_path))
-    loaded.bind(drafter.target)
+    loaded = stored(tmp_path, drafter)
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name
 
@@ -133,20 +138,18 @@ def test_a_head_in_one_of_several_files_is_found(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "model-00002.safetensors")
     places = dict.fromkeys(names(drafter, "qwen"), "model-00002.safetensors") | {"lm_head.weight": "absent.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    loaded = MTP(weights=str(tmp_path))
-    loaded.bind(drafter.target)
+    loaded = stored(tmp_path, drafter)
     assert torch.equal(loaded.network.input_proj.weight, drafter.network.input_proj.weight)
     (tmp_path / "model-00002.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"part 2 of 2: .*model-00002\.safetensors is absent"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
 
 
 def test_what_is_stored_comes_back(tmp_path: Path) -> None:
     drafter = bound()
     drafter.network.bfloat16().double()
     drafter.save(tmp_path)
-    loaded = MTP(weights=str(tmp_path))
-    loaded.bind(drafter.target)
+    loaded = stored(tmp_path, drafter)
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name
 
@@ -159,8 +162,7 @@ def test_exports_come_back_bit_by_bit(form: str, dtype: torch.dtype, tmp_path: P
     drafter.dtype = dtype
     made = drafter.export(form)
     made.write(tmp_path / "one")
-    loaded = MTP(weights=str(tmp_path / "one"))
-    loaded.bind(drafter.target)
+    loaded = stored(tmp_path / "one", drafter)
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name
     assert loaded.dtype == dtype
@@ -168,8 +170,7 @@ def test_exports_come_back_bit_by_bit(form: str, dtype: torch.dtype, tmp_path: P
     assert again.tensors.keys() == made.tensors.keys()
     assert all(torch.equal(again.tensors[name], made.tensors[name]) for name in made.tensors)
     loaded.save(tmp_path / "own")
-    own = MTP(weights=str(tmp_path / "own"))
-    own.bind(drafter.target)
+    own = stored(tmp_path / "own", drafter)
     assert own.dtype == dtype
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, own.network.state_dict()[name]), name
@@ -203,7 +204,7 @@ def test_a_folder_of_pickles_is_refused_with_the_command_that_converts_it(tmp_pa
     publish(tmp_path, drafter, "qwen")
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(WeightsError, match="convert them once: specframe import RECIPE"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
 
 
 def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
         drafter.network.input_proj.weight[0, 0] = torch.nan
     publish(tmp_path, drafter, "deepseek")
     with pytest.raises(WeightsError, match=r"input_proj\.weight: holds values that are not finite"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
 
 
 @pytest.mark.parametrize("entry", [("hidden_size", 16), ("vocab_size", 12), ("model_type", "llama")])
@@ -220,7 +221,7 @@ def test_another_target_s_head_is_refused(entry: tuple[str, Any], tmp_path: Path
     drafter = bound()
     publish(tmp_path, drafter, "qwen", **dict([entry]))
     with pytest.raises(WeightsError, match=f"{entry[0]}: the checkpoint has {entry[1]!r}"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
 
 
 def test_a_checkpoint_without_a_head_or_with_a_part_missing_is_refused(tmp_path: Path) -> None:
@@ -228,18 +229,17 @@ def test_a_checkpoint_without_a_head_or_with_a_part_missing_is_refused(tmp_path:
     publish(tmp_path, drafter, "qwen")
     save_file({"model.norm.weight": torch.ones(8)}, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match="holds no head for multi-token prediction"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
     tensors = {name: tensor.contiguous().clone() for name, tensor in names(drafter, "qwen").items()}
     tensors["mtp.fc.weight"] = tensors.pop("mtp.norm.weight")
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError) as caught:
-        MTP(weights=str(tmp_path)).bind(drafter.target)
-    assert all(
-        line in str(caught.value) for line in ("final_layernorm.weight: missing", "input_proj.weight: has shape [8]")
-    )
+        stored(tmp_path, drafter)
+    for line in ("final_layernorm.weight: missing", "input_proj.weight: has shape [8]"):
+        assert line in str(caught.value)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(WeightsError, match=r"cannot read .*model\.safetensors"):
-        MTP(weights=str(tmp_path)).bind(drafter.target)
+        stored(tmp_path, drafter)
 
 
 def theirs(drafter: MTP, steps: int) -> Any:
@@ -289,8 +289,7 @@ def test_speculators_computes_the_same_for_three_steps() -> None:
 def test_what_speculators_saves_is_read(tmp_path: Path) -> None:
     drafter = bound(dtype=torch.float32)
     theirs(drafter, 3).save_pretrained(tmp_path)
-    loaded = MTP(weights=str(tmp_path))
-    loaded.bind(drafter.target)
+    loaded = stored(tmp_path, drafter)
     assert loaded.dtype == torch.float32
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name

@@ -16,7 +16,7 @@ from specframe.sampling.laws import Sampling
 FEW = 16
 """The most branches of a case in a batch of one size: what is wrong there is wrong in the first ones."""
 SIZES, CROWD = range(2, 10), 5
-"""Sizes of the batches in which a row is decoded with so many others, and the largest in which it has every place."""
+"""Sizes of the batches that a row is decoded in, itself included, and the largest in which it has every place."""
 OPENING = 3
 """Cycles, the admission's included, that are certain before a row of a small batch has a choice."""
 SIDE_BY_SIDE = 4096

@@ -107,7 +107,7 @@ class SamplingSettings:
             raise InputError(f"min_new_tokens {self.min_new_tokens} is negative; 0 bans nothing")
 
     def require_within(self, vocab: int) -> None:
-        """Raises InputError for tokens outside a vocabulary of so many."""
+        """Raises InputError for tokens outside a vocabulary of `vocab` tokens."""
         named = {
             "stop_token_ids": self.stop_token_ids,
             "logit_bias": self.biases,

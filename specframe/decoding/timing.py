@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 IDLE = 4
 """Cycles after which the logits are looked at where none of their drafts was accepted; twice as many each time."""
 SHALLOW = 16
-"""The same where no second level of a draft was accepted, for logits that are numbers at the first alone."""
+"""Cycles without an accepted second level after which they are looked at: the first level alone may be numbers."""
 
 
 @contextmanager

@@ -122,7 +122,7 @@ NESTING = 2
 """The most components that stand inside of each other."""
 
 BOLD = 12
-"""One value of so many is taken although the component refuses it."""
+"""Number of values drawn for each one that is taken although the component refuses it."""
 TEMPERATURES = (1.0, 0.7, 1.7, 0.0)
 NONE: SearchStrategy[list[Option]] = st.just([])
 

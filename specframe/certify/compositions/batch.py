@@ -66,7 +66,7 @@ class RowsOfBatch:
         return cls(others, before, mixed, size, 4 + size)
 
     def for_branches(self, rows: int) -> tuple[Other, ...]:
-        """The others that a call with so many branches has."""
+        """The others of a call with this number of branches: a batch of one size has fewer for more branches."""
         return self.others if self.size is None else self.others[: self.size - rows]
 
     def temperature(self, place: int, watched: float) -> float:

@@ -23,7 +23,7 @@ from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 CYCLES, TOKENS, MOST_CYCLES = 8, 36, 16
-"""A guided text has so many cycles and tokens at least, but not more than the most cycles."""
+"""Fewest cycles and tokens of a guided text, and the most cycles, which count first."""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class ModelDrafter(ReadModel):
         return small.read_together(*self._together)
 
     def read_together(self, together: int, mlp: bool = False) -> ModelDrafter:
-        """This drafter, which drafts with so many layers at once. Raises InputError for a number it cannot."""
+        """This drafter, drafting with `together` layers at once. Raises InputError for a number it cannot."""
         if together < 1 or (together > 1 and (self.masks.count or self.head is not None)):
             raise InputError(f"a model drafter's `together` is at least 1, and 1 with masks or a head, not {together}")
         self._together = together, mlp

@@ -57,7 +57,7 @@ class Loaded:
         return self.native or self.reader.forward
 
     def together(self, count: int, whole: bool) -> Forward | None:
-        """The forward pass in which groups of so many layers get one input, whole or not; None for groups of one."""
+        """The forward pass in which groups of `count` layers get one input, whole or not; None for groups of one."""
         if count == 1:
             return None
         return GroupedForward(self.forward, count, whole, self.planes, self.reader.embed, self._end())

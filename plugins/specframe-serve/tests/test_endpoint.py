@@ -201,10 +201,10 @@ def test_a_temperature_close_to_0_is_0(serving):
         assert serving.complete(temperature=temperature).json()["choices"] == wanted
 
 
-def test_names_reach_the_template_or_are_refused(serving, monkeypatch):
+def test_names_reach_a_template_that_reads_them(serving, monkeypatch):
     named = [{"role": "user", "content": "hello", "name": "Ann"}]
-    refused = serving.chat(messages=named)
-    assert refused.status_code == 422 and "no place for a message's name" in refused.json()["error"]["message"]
+    nameless = serving.chat(messages=[{"role": "user", "content": "hello"}]).json()
+    assert serving.chat(messages=named).json()["choices"] == nameless["choices"]
     template = "{% for m in messages %}{{ m.name }} {{ m.content }}{% endfor %}"
     monkeypatch.setattr(serving.server.desk.pipeline.tokenizer, "chat_template", template)
     assert serving.chat(messages=named).json()["usage"]["prompt_tokens"] == len("Ann hello")
@@ -213,6 +213,27 @@ def test_names_reach_the_template_or_are_refused(serving, monkeypatch):
 def test_a_default_budget_is_cut_to_the_room_that_is_left(serving):
     reply = serving.complete(prompt="a" * 195, ignore_eos=True).json()
     assert reply["usage"]["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize(("settings", "fields"), [({"to_end": True}, {}), ({}, {"max_tokens": -1})])
+def test_a_conversation_goes_on_to_the_end_of_the_context(pipeline, settings, fields):
+    with Serving(pipeline, context=60, **settings) as serving:
+        usage = serving.chat(ignore_eos=True, **fields).json()["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (12, 48)
+        assert serving.chat(ignore_eos=True, max_tokens=5).json()["usage"]["completion_tokens"] == 5
+        text = serving.complete(ignore_eos=True, **fields).json()["usage"]
+        assert text["completion_tokens"] == (49 if fields else 12), "a completion has the recipe's number"
+
+
+@pytest.mark.parametrize(
+    ("effort", "tokens"), [(None, 5), ("high", 6), ("none", 7)], ids=["left to the model", "thinks", "does not"]
+)
+def test_an_effort_reaches_the_switch_of_the_template(serving, monkeypatch, effort, tokens):
+    switch = "{% if enable_thinking is defined %}{{ '+' if enable_thinking else '--' }}{% endif %}"
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}" + switch
+    monkeypatch.setattr(serving.server.desk.pipeline.tokenizer, "chat_template", template)
+    asked = {"messages": [{"role": "user", "content": "hello"}], "reasoning_effort": effort}
+    assert serving.chat(**asked).json()["usage"]["prompt_tokens"] == tokens
 
 
 def test_bodies_are_json_and_bounded(pipeline):

@@ -75,7 +75,7 @@ def test_a_request_without_a_question_finds_the_model_loaded(serving, path, empt
         ({"model": "other"}, 404, "there is no model of that name"),
         ({"options": {"num_ctx": 100_000}}, 400, "options.num_ctx"),
         ({"options": {"mirostat": 2}}, 422, "options.mirostat"),
-        ({"options": {"num_predict": -1}}, 422, "options.num_predict"),
+        ({"options": {"num_predict": -3}}, 422, "options.num_predict"),
         ({"format": "xml"}, 422, "format"),
         ({"think": True}, 422, "think"),
         ({"messages": [{"role": "user", "content": "hi", "images": ["AAAA"]}]}, 400, "reads texts alone"),
@@ -93,6 +93,23 @@ def test_a_stream_that_fails_ends_with_an_error(serving, monkeypatch):
 
     monkeypatch.setattr(Answers, "pieces", fail)
     assert "the server failed" in json.loads(post(serving, CHAT).text.splitlines()[-1])["error"]
+
+
+@pytest.mark.parametrize("most", [-1, -2])
+def test_defaults_of_ollamas_clients_are_taken(serving, most):
+    options = {"num_predict": most, "repeat_last_n": 64, "num_keep": 4, "tfs_z": 1.0, "mirostat": 0, "seed": 1}
+    reply = post(serving, CHAT, stream=False, options=options | {"num_ctx": 100}).json()
+    assert reply["done"] and reply["eval_count"] <= 188
+
+
+def test_what_curl_sends_is_taken_and_what_a_web_page_sends_is_not(serving):
+    body = json.dumps({"model": "small", "prompt": "hello there", "stream": False} | SEED)
+    curl = {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = serving.post(TEXT, content=body, headers=curl)
+    assert reply.json()["response"] == post(serving, TEXT, stream=False).json()["response"]
+    assert serving.post("/v1/completions", content=body, headers=curl).status_code == 415
+    for name, value in (("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Referer", "http://a.example/")):
+        assert serving.post(TEXT, content=body, headers=curl | {name: value}).status_code == 415
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0].content }}{% if enable_thinking is false %}!{% endif %}", None])

@@ -6,6 +6,7 @@ import pytest
 
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.responses import ResponseRequest
 from specframe_serve.web import bodies
 from specframe_serve.web.bodies import parse
 
@@ -52,7 +53,7 @@ def test_unknown_fields_are_named(kind, fields, named):
         (ChatRequest, CHAT | {"logit_bias": {"1": 200.0}}, "logit_bias: Input should be less"),
         (ChatRequest, CHAT | {"tools": [{"type": "function"}]}, "tools.0.function: Field required"),
         (ChatRequest, CHAT | {"tool_choice": "some"}, "tool_choice: "),
-        (ChatRequest, CHAT | {"store": True}, "store: "),
+        (ChatRequest, CHAT | {"store": "yes"}, "store: "),
         (ChatRequest, CHAT | {"continue_final_message": True, "add_generation_prompt": True}, "continues the last"),
         (ChatRequest, CHAT | {"response_format": {"type": "xml"}}, "response_format.type: "),
         (ChatRequest, CHAT | {"seed": 2**64}, "seed: "),
@@ -84,6 +85,7 @@ def test_what_is_left_out_or_null_is_the_recipes():
     assert (asked.budget, asked.likeliest) == (4, 0)
 
 
+EPHEMERAL = {"type": "ephemeral"}
 ANSWER = {
     "role": "assistant",
     "content": "hello",
@@ -104,12 +106,30 @@ ANSWER = {
         {"store": False, "metadata": {"run": "1"}, "service_tier": "auto", "user": "me", "unknown": None},
         {"repetition_penalty": 1, "min_tokens": 0, "logit_bias": {}, "top_k": 1.0, "presence_penalty": 0, "n": 1.0},
         {"stream": None, "stream_options": None, "n": None, "logit_bias": None, "stop_token_ids": None},
+        {"reasoning_effort": "medium", "verbosity": "medium", "store": True, "cache_prompt": True, "documents": []},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": EPHEMERAL}]}]},
+        {"messages": [{"role": "user", "content": "hi", "name": "Ann"}, ANSWER | {"reasoning_content": "hm"}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}, "cache_control": EPHEMERAL}]},
         {"length_penalty": 1.0, "skip_special_tokens": True, "use_beam_search": False, "response_format": None},
     ],
 )
 def test_neutral_values_and_nulls_are_accepted(fields):
     asked = parse(ChatRequest, json.dumps(CHAT | fields).encode())
     assert asked.n == 1 and not asked.stream and asked.sampling().get("top_k", 1) == 1
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_budget_of_minus_one_is_none(name):
+    asked = parse(ChatRequest, json.dumps(CHAT | {name: -1}).encode())
+    assert asked.budget == -1 and asked.needed == 1
+    assert refusal(ChatRequest, CHAT | {name: -2})[0] == 422
+
+
+def test_the_responses_api_takes_what_its_clients_send():
+    reasoning = {"effort": "low", "summary": "auto"}
+    fields = {"store": True, "truncation": "auto", "include": ["reasoning.encrypted_content"], "reasoning": reasoning}
+    asked = parse(ResponseRequest, json.dumps({"input": "hi", "top_p": 0.5} | fields).encode())
+    assert asked.chat().reasoning_effort == "low" and asked.chat().top_p == 0.5
 
 
 def test_the_payload_of_vllms_load_generator_is_accepted():

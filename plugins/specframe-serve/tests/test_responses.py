@@ -75,7 +75,7 @@ def test_a_stream_that_fails_ends_with_an_error_event(serving, monkeypatch):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"store": True}, {"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}, {"input": []}, {"a": 1}],
+    [{"background": True}, {"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}, {"input": []}, {"a": 1}],
 )
 def test_what_is_not_served_is_refused_by_name(serving, fields):
     reply = respond(serving, **fields)
@@ -96,5 +96,5 @@ def test_openais_client_reads_replies_and_streams(pipeline, monkeypatch):
         with client.responses.stream(**ask) as stream:
             deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
             assert "".join(deltas) == wanted
-        with pytest.raises(openai.UnprocessableEntityError, match="store"):
-            client.responses.create(**ask, store=True)
+        with pytest.raises(openai.UnprocessableEntityError, match="background"):
+            client.responses.create(**ask, background=True)

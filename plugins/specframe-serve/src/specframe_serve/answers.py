@@ -119,9 +119,11 @@ class Answers:
         requests: list[Request] = []
         for prompt in prompts:
             left = longest - len(prompt)
-            if left < (asked.budget or 1):
-                raise too_long(len(prompt), asked.budget or 1, longest)
-            limits = replace(settings, max_new_tokens=asked.budget or min(settings.max_new_tokens, left))
+            if left < asked.needed:
+                raise too_long(len(prompt), asked.needed, longest)
+            to_end = self._engine.settings.to_end and isinstance(asked, ChatRequest)
+            most = asked.budget or (-1 if to_end else settings.max_new_tokens)
+            limits = replace(settings, max_new_tokens=left if most < 0 else min(most, left))
             requests += pipeline.requests([prompt] * asked.n, limits, seed)
         return requests
 

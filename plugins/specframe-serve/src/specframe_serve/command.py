@@ -70,6 +70,7 @@ def serve(
         slots=slots,
         queue=queue,
         context=context,
+        to_end="max_new_tokens" not in (plan.recipe.data.get("sampling") or {}),
         prefill=prefill,
         piece=piece,
         cache=cache,

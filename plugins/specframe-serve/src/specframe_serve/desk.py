@@ -68,7 +68,7 @@ class Desk:
             raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
         for prompt in asked.prompts:
             if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
-                raise too_long(len(prompt), asked.budget or 1, self.engine.longest)
+                raise too_long(len(prompt), asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
             raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
         return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form)

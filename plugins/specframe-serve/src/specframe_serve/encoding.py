@@ -34,8 +34,9 @@ class Encoder:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
         turns = [message.turn for message in asked.messages]
         self._require_variables(asked.chat_template_kwargs)
+        options = self._effort(asked.reasoning_effort) | asked.template
         async with self._turn:
-            return await asyncio.to_thread(self._encode_turns, turns, asked.template)
+            return await asyncio.to_thread(self._encode_turns, turns, options)
 
     async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
         """The tokens of each prompt as it is. Raises ApiError for one without tokens."""
@@ -58,22 +59,23 @@ class Encoder:
     def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> Sequence[int]:
         turns = [{**turn, "content": _with_images(turn["content"])} for turn in turns]
         try:
-            tokens = self._pipeline.encode_turns(turns, options)
-            named = any("name" in turn for turn in turns)
-            nameless = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
-            dropped = named and self._pipeline.encode_turns(nameless, options) == tokens
+            return self._pipeline.encode_turns(turns, options)
         except InputError as error:
             raise ApiError(400, str(error)) from None
-        if dropped:
-            raise ApiError(
-                422,
-                "messages: the target's chat template has no place for a message's name; write it into the content",
-                code="invalid_field",
-                field="messages",
-            )
-        return tokens
 
-    def reads(self, name: str) -> bool:
+    @property
+    def thinks(self) -> bool:
+        """True if the chat template has a switch for thinking."""
+        return self._reads("enable_thinking") or self._reads("reasoning_effort")
+
+    def _effort(self, effort: str | None) -> dict[str, Any]:
+        """The chat template's variables for an effort: a switch, a degree, or none where it has neither."""
+        if effort is None:
+            return {}
+        switches = {"enable_thinking": effort != "none", "reasoning_effort": effort}
+        return {name: value for name, value in switches.items() if self._reads(name)}
+
+    def _reads(self, name: str) -> bool:
         """Returns whether the chat template has a variable of that name, which is no argument of the tokenizer's
         own."""
         tokenizer = self._pipeline.tokenizer
@@ -115,7 +117,7 @@ class Encoder:
     def _require_variables(self, given: Mapping[str, Any]) -> None:
         """Raises ApiError for a variable that the template does not read."""
         for name in given:
-            if not self.reads(name):
+            if not self._reads(name):
                 raise ApiError(
                     422,
                     f"chat_template_kwargs: the target's chat template does not read {cut(name)}",

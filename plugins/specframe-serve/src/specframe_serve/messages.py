@@ -21,6 +21,7 @@ class TextPart(Strict):
 
     type: Literal["text", "input_text", "output_text"]
     text: str
+    cache_control: dict[str, Any] | None = None
     annotations: Empty | None = None
     logprobs: Empty | None = None
 
@@ -82,6 +83,9 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[Part], Field(fail_fast=True, max_length=PROMPTS)] = ""
     name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    cache_control: dict[str, Any] | None = None
     annotations: Empty | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
     tool_call_id: str | None = None
@@ -99,9 +103,11 @@ class Message(Strict):
 
     @property
     def turn(self) -> dict[str, Any]:
-        """Role, text and name, as chat templates take them; a list of parts in place of the text if it has an image."""
+        """The turn as chat templates take it, each of which reads its own fields; a list of parts in place of the text
+        if it has an image."""
         turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
         given = {"name": self.name, "tool_calls": self._calls or None, "tool_call_id": self.tool_call_id}
+        given["reasoning_content"] = self.reasoning_content or self.reasoning
         return turn | {name: value for name, value in given.items() if value is not None}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from specframe_serve.errors import ApiError
 from specframe_serve.messages import PROMPTS, Empty, Message
@@ -29,11 +29,21 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _some(value: int) -> int:
+    if value == 0:
+        raise ValueError("an answer has 1 token or more, or -1: as many as fit")
+    return value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
+Budget = Annotated[Whole, Field(ge=-1), AfterValidator(_some)]
+"""The most tokens of an answer; -1: as many as the context has."""
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,11}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""OpenAI's `reasoning_effort`; a model whose template does not read it thinks as it does."""
 Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
 
 
@@ -45,23 +55,45 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] = False
 
 
-class Generation(Structured):
-    """The fields of both endpoints. The recipe holds where one is left out or null."""
+class Sampled(Strict):
+    """The fields of sampling that all APIs have by these names. The recipe holds where one is left out or null."""
 
-    model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    max_tokens: Count | None = None
-    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
-    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=128)] = Field(default_factory=list)
-    ignore_eos: bool | None = None
     seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=CHOICES)] = 1
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """The fields that are given, by name."""
+        return self.model_dump(include=set(Sampled.model_fields), exclude_none=True)
+
+
+class Labels(Strict):
+    """Fields that are accepted without effect: they name, label or schedule a request, and change no text."""
+
+    model: str | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None  # nothing is stored
+
+
+class Generation(Sampled, Labels, Structured):
+    """The fields of both endpoints."""
+
+    max_tokens: Budget | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=128)] = Field(default_factory=list)
+    ignore_eos: bool | None = None
+    n: Annotated[Whole, Field(ge=1, le=CHOICES)] = 1
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = (
         None
@@ -69,15 +101,9 @@ class Generation(Structured):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
-    # Accepted without effect: they name, label or schedule a request, and change no text.
-    user: str | None = None
     request_id: str | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
+    cache_prompt: bool | None = None  # llama.cpp's: a text is the same with its beginning from the cache
     # Accepted with the values that change nothing.
-    store: Literal[False] | None = None
     length_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
     use_beam_search: Literal[False] | None = None
     skip_special_tokens: Literal[True] | None = None
@@ -94,8 +120,13 @@ class Generation(Structured):
 
     @property
     def budget(self) -> int | None:
-        """The most tokens of an answer."""
+        """The most tokens of an answer; None: not given."""
         return self.max_tokens
+
+    @property
+    def needed(self) -> int:
+        """The tokens that an answer must have room for."""
+        return max(self.budget or 1, 1)
 
     def sampling(self) -> dict[str, Any]:
         """The settings that the request gives, by the names of a recipe's section `sampling`."""
@@ -120,7 +151,7 @@ class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=PROMPTS)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Budget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -133,6 +164,9 @@ class ChatRequest(Generation):
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
     modalities: list[Literal["text"]] | None = None
+    documents: Empty | None = None
+    verbosity: Literal["medium"] | None = None
+    reasoning_effort: Effort | None = None
     echo: Literal[False] | None = None
     add_special_tokens: Literal[False] | None = None
 

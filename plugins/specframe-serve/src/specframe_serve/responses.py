@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from specframe_serve.errors import ApiError
-from specframe_serve.messages import PROMPTS, Empty, Message, TextPart, tagger
-from specframe_serve.protocol import ChatRequest, Count, Whole
+from specframe_serve.messages import PROMPTS, Message, TextPart, tagger
+from specframe_serve.protocol import Budget, ChatRequest, Effort, Labels, Sampled, Whole
 from specframe_serve.structured import Strict, TextFormat
 from specframe_serve.tools import TOOLS, CalledFunction, Function, Name, NamedFunction, NamedTool, Tool, ToolCall
+
+Included = Literal[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+]
+"""Parts of a reply to include, of which it has none."""
 
 
 class MessageItem(Message):
@@ -93,33 +103,31 @@ class TextOptions(Strict):
     verbosity: Literal["medium"] | None = None
 
 
-class ResponseRequest(Strict):
+class Reasoning(Strict):
+    """How much an answer is thought about."""
+
+    effort: Effort | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+
+
+class ResponseRequest(Sampled, Labels):
     """The fields of a request. Nothing is stored, so a conversation is sent whole."""
 
-    model: str | None = None
     input: str | Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=PROMPTS)]
     instructions: str | None = None
-    max_output_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
+    max_output_tokens: Budget | None = None
+    reasoning: Reasoning | None = None
     stream: bool = False
     tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
     parallel_tool_calls: bool | None = None
 
-    # Accepted without effect.
-    metadata: dict[str, Any] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    service_tier: str | None = None
     # Accepted with the values that change nothing.
-    store: Literal[False] | None = None
     background: Literal[False] | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None  # a conversation that is too long is refused
     text: TextOptions | None = None
-    include: Empty | None = None
+    include: list[Included] | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def chat(self) -> ChatRequest:
@@ -132,14 +140,13 @@ class ResponseRequest(Strict):
             model=self.model,
             messages=list(self._turns()),
             max_completion_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
             stream=self.stream,
+            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
             response_format=form.response_format if form is not None else None,
             tools=[tool.tool for tool in self.tools],
             tool_choice=named if isinstance(choice, NamedFunctionTool) else choice,
             parallel_tool_calls=self.parallel_tool_calls,
+            **self.sampled,
         )
 
     def _turns(self) -> Iterator[Message]:

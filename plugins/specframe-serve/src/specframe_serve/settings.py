@@ -27,6 +27,8 @@ class ServeSettings:
     """Rows that may wait for a slot; more are refused with 429."""
     context: int = 4096
     """Tokens of one row, prompt and answer together; the target's context where that is less."""
+    to_end: bool = False
+    """True if the answer to a conversation that names no number of tokens goes on to the end of the context."""
     prefill: int = 512
     """Prompt tokens that are read between two cycles; a longer prompt is read in pieces."""
     piece: int | None = None

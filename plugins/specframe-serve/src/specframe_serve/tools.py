@@ -41,6 +41,7 @@ class Tool(Strict):
 
     type: Literal["function"]
     function: Function
+    cache_control: dict[str, Any] | None = None
 
 
 class NamedFunction(Strict):

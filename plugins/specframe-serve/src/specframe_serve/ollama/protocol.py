@@ -9,51 +9,41 @@ from pydantic import Field
 
 from specframe_serve.errors import ApiError
 from specframe_serve.messages import PROMPTS, Empty, Message
-from specframe_serve.protocol import ChatRequest, CompletionRequest, Count, Penalty, Stop, Whole
+from specframe_serve.protocol import Budget, ChatRequest, CompletionRequest, Count, Sampled, Whole
 from specframe_serve.structured import Schema, Strict
 from specframe_serve.tools import TOOLS, Tool
 
 
-class OllamaOptions(Strict):
+class OllamaOptions(Sampled):
     """The field `options`. The recipe holds where one is left out."""
 
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_k: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    num_predict: Count | None = None
+    num_predict: Literal[-2] | Budget | None = None
     num_ctx: Count | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
 
-    # Accepted without effect: they place a model in memory.
+    # Accepted without effect: they place a model in memory, or belong to a sampler that is off.
+    num_keep: Whole | None = None  # a text that is full ends
+    numa: bool | None = None
+    low_vram: bool | None = None
+    use_mlock: bool | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     num_batch: Whole | None = None
     num_gpu: Whole | None = None
     main_gpu: Whole | None = None
     num_thread: Whole | None = None
     use_mmap: bool | None = None
     # Accepted with the values that change nothing.
-    repeat_last_n: Annotated[Whole, Field(ge=-1, le=-1)] | None = None
+    repeat_last_n: Literal[-1, 64] | None = None  # 64 is Ollama's default; the penalty is for all of the text here
+    penalize_newline: Literal[True] | None = None
     typical_p: Annotated[float, Field(ge=1, le=1)] | None = None
+    tfs_z: Annotated[float, Field(ge=1, le=1)] | None = None
     mirostat: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def generation(self) -> dict[str, Any]:
         """The settings by OpenAI's and vLLM's names."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "max_tokens": self.num_predict,
-            "seed": self.seed,
-            "stop": self.stop,
-            "repetition_penalty": self.repeat_penalty,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-        }
+        most = None if self.num_predict is None else max(self.num_predict, -1)
+        return self.sampled | {"max_tokens": most, "repetition_penalty": self.repeat_penalty}
 
 
 Images = Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
@@ -64,13 +54,13 @@ class OllamaMessage(Message):
     """A turn of a conversation, after its images."""
 
     images: Images = Field(default_factory=list)
-    thinking: Annotated[str, Field(max_length=0)] | None = None
+    thinking: str | None = None
     tool_name: str | None = None
 
     @property
     def turn(self) -> dict[str, Any]:
         """The message in the form of chat templates, images before the text."""
-        turn = super().turn
+        turn = super().turn | ({"reasoning_content": self.thinking} if self.thinking else {})
         if self.tool_name is not None:
             turn |= {"tool_name": self.tool_name}  # for a template that reads it; results stand in the order of calls
         if not self.images:
@@ -87,7 +77,7 @@ class OllamaRequest(Strict):
     model: str
     stream: bool = True
     options: OllamaOptions = OllamaOptions()
-    think: Literal[False] | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: str | float | None = None  # the model stays loaded
     format: Literal["", "json"] | Schema | None = None
 
@@ -98,14 +88,12 @@ class OllamaRequest(Strict):
             return self.format
         return {"type": "object"} if self.format == "json" else None
 
-    def chat_request(
-        self, model: str | None, messages: Sequence[Message], thinking: bool, tools: Sequence[Tool] = ()
-    ) -> ChatRequest:
-        """The request for a chat completion; with `thinking` the chat template is asked not to think."""
-        variables = {"enable_thinking": False} if thinking else {}
+    def chat_request(self, model: str | None, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> ChatRequest:
+        """The request for a chat completion."""
+        effort = self.think if isinstance(self.think, str) else {None: None, True: "medium", False: "none"}[self.think]
         given = self.options.generation() | {
             "stream": self.stream,
-            "chat_template_kwargs": variables,
+            "reasoning_effort": effort,
             "guided_json": self.schema_,
             "tools": list(tools),
         }
@@ -118,9 +106,9 @@ class OllamaChat(OllamaRequest):
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True, max_length=PROMPTS)] = Field(default_factory=list)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
-    def request(self, model: str | None, thinking: bool) -> ChatRequest:
+    def request(self, model: str | None) -> ChatRequest:
         """The request in OpenAI's terms."""
-        return self.chat_request(model, self.messages, thinking, self.tools)
+        return self.chat_request(model, self.messages, self.tools)
 
 
 class OllamaGenerate(OllamaRequest):
@@ -134,11 +122,11 @@ class OllamaGenerate(OllamaRequest):
     suffix: Annotated[str, Field(max_length=0)] | None = None
     template: Annotated[str, Field(max_length=0)] | None = None
 
-    def request(self, model: str | None, thinking: bool) -> ChatRequest:
+    def request(self, model: str | None) -> ChatRequest:
         """The request in OpenAI's terms, a conversation of one question."""
         system = [Message(role="system", content=self.system)] if self.system else []
         question = OllamaMessage(role="user", content=self.prompt, images=self.images)
-        return self.chat_request(model, [*system, question], thinking)
+        return self.chat_request(model, [*system, question])
 
     def completion(self, model: str | None) -> CompletionRequest:
         """The request in OpenAI's terms, a text without a template. Raises ApiError for images."""

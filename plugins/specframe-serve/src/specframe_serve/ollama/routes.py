@@ -81,8 +81,9 @@ class Ollama:
         return asked
 
     async def _converse(self, request: Request, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
-        thinking = asked.think is not None and self._desk.encoder.reads("enable_thinking")
-        chat = asked.request(_untagged(asked.model), thinking)
+        if asked.think and not self._desk.encoder.thinks:
+            raise ApiError(422, "think: the target's chat template has no switch for it", field="think")
+        chat = asked.request(_untagged(asked.model))
         return await self._desk.converse(request, chat, replace(form, calls=self._desk.encoder.tool_form(chat)))
 
     def _loaded(self, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:

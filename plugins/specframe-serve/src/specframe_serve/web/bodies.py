@@ -19,6 +19,8 @@ NAMED = 5
 """The most unknown fields that a refusal names."""
 ECHOED = 80
 """The most characters of a client's own words that a refusal repeats."""
+BROWSERS = frozenset(["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "cookie"])
+"""Headers, one of which every request of a web page to another site has."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -34,8 +36,9 @@ async def read(request: Request, kind: type[Asked], most: int) -> Asked:
 
 async def receive(request: Request, most: int) -> bytes:
     """The body of a request. Raises ApiError: 413, 408, or 415 where it is not declared as JSON."""
-    # A web page in a browser may send anything but this without asking first.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    # A web page in a browser may send anything but this without asking first. Ollama's clients do not declare it.
+    declares = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    if not declares and (not request.url.path.startswith("/api/") or BROWSERS.intersection(request.headers)):
         raise ApiError(415, "the body must be JSON, with Content-Type: application/json")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > most:

@@ -30,13 +30,12 @@ def cache_name(module: nn.Module) -> str:
     It is `cache` as of release 5.24, and `past_key_values` before, and in models that were written before. A forward
     pass that names neither passes its arguments on to one of the installed release.
     """
-    from transformers.masking_utils import create_causal_mask  # a slow import: commands that load no model do without
+    names = ("cache", "past_key_values")
+    if found := [name for name in names if name in inspect.signature(module.forward).parameters]:
+        return found[0]
+    from transformers.masking_utils import create_causal_mask  # a slow import
 
-    for function in (module.forward, create_causal_mask):
-        for name in ("cache", "past_key_values"):
-            if name in inspect.signature(function).parameters:
-                return name
-    raise AssertionError("transformers takes a cache by an unknown name")
+    return next(name for name in names if name in inspect.signature(create_causal_mask).parameters)
 
 
 class SlotCache(Cache):

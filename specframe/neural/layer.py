@@ -16,8 +16,8 @@ from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
 from specframe.native.visibility import Mask
-from specframe.neural.attention import along_texts, visible_steps
 from specframe.neural.cache import SlotCache, cache_name
+from specframe.neural.llama import Decoder, along_texts, is_llama, visible_steps
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -73,10 +73,10 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class DecoderLayer(nn.Module):
     """A freshly initialised decoder layer, identical in kind to the target's, or several, with an explicit interface.
 
-    Built from the target's config by transformers' own classes, so attention biases, query norms, rope
-    scaling and activations are the target's. Works for every architecture whose bare model has `layers`
-    and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2, Phi-3, ...); others raise
-    CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
+    Built from the target's config by transformers' own classes, or by those of `specframe.neural.llama`, which have the
+    same bits, so attention biases, query norms, rope scaling and activations are the target's. Works for every
+    architecture whose bare model has `layers` and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2, Phi-3,
+    ...); others raise CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
     puts an identity in the place of `layer.input_layernorm`. Layers after the first are `upper`, each a whole one.
 
     The rotary frequencies are not part of the module's state: casts to bfloat16 and strict loads do not touch them, and
@@ -197,14 +197,17 @@ class DecoderLayer(nn.Module):
 
 def _bare_model(config: PretrainedConfig) -> Any:
     """A model of one layer with no vocabulary, of the config's kind; of Llama's where that has recurrent layers."""
-    from transformers import AutoModel
-
     small = copy.deepcopy(config) if all(map(_attends, _layer_types(config))) else _of_llama(config)
     small.num_hidden_layers = 1
     small.vocab_size = 1  # the embedding is the target's business; don't build a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     if getattr(small, "layer_types", None):
         small.layer_types = ["full_attention"]  # the mask alone decides visibility
+    if is_llama(small):
+        small.dtype, small._attn_implementation_internal = torch.float32, "sdpa"
+        return Decoder.initialised(small)
+    from transformers import AutoModel  # a slow import
+
     small._attn_implementation_internal = None  # let transformers choose: sdpa wherever it is supported
     build: Any = AutoModel.from_config
     model = build(small, dtype=torch.float32)

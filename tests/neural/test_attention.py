@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention as reference
 from transformers import DynamicCache
 
 from specframe.neural import DecoderLayer
-from specframe.neural.attention import attend, visible_steps
+from specframe.neural.llama import attend, visible_steps
 from specframe.testing import tiny_target
 
 

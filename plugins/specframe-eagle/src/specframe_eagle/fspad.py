@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from specframe import CompositionError
 from specframe.neural import DecoderLayer
@@ -25,6 +24,8 @@ class FeatureSampler(nn.Module):
     """
 
     def __init__(self, config: PretrainedConfig, bias: bool) -> None:
+        from transformers.activations import ACT2FN  # a slow import
+
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         self.fc = nn.Linear(2 * hidden, hidden, bias=bias)

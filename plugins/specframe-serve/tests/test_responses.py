@@ -75,7 +75,13 @@ def test_a_stream_that_fails_ends_with_an_error_event(serving, monkeypatch):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"background": True}, {"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}, {"input": []}, {"a": 1}],
+    [
+        {"background": True},
+        {"previous_response_id": "resp_1"},
+        {"tools": [{"type": "web_search"}]},
+        {"input": []},
+        {"a": 1},
+    ],
 )
 def test_what_is_not_served_is_refused_by_name(serving, fields):
     reply = respond(serving, **fields)

@@ -8,7 +8,7 @@ from serving import QUESTION, Serving, make_pipeline
 from test_clients import listening
 
 from specframe_serve.protocol import ChatRequest
-from specframe_serve.tools import ToolForm
+from specframe_serve.tools import Function, ToolForm, written_turns
 from tests.small_model import make_json_tokenizer
 
 TAGGED = (
@@ -73,13 +73,13 @@ def test_a_required_call_is_one_of_the_functions(calling):
             assert isinstance(json.loads(call["function"]["arguments"]), dict)
 
 
-def test_a_stream_has_the_calls_in_its_last_chunk(calling):
+def test_a_stream_has_calls_as_they_come(calling):
     fields = {"tools": TOOLS, "tool_choice": NAMED}
     (whole,) = calling.chat(**fields).json()["choices"]
     choices = [e["choices"][0] for e in calling.stream("/v1/chat/completions", messages=QUESTION, **fields)]
     assert not any(choice["delta"].get("content") for choice in choices)
     assert choices[-1]["finish_reason"] == "tool_calls" and choices[0]["delta"]["role"] == "assistant"
-    (call,) = choices[-1]["delta"]["tool_calls"]
+    ((call,),) = [choice["delta"]["tool_calls"] for choice in choices if "tool_calls" in choice["delta"]]
     assert call["index"] == 0 and call["function"] == whole["message"]["tool_calls"][0]["function"]
 
 
@@ -103,7 +103,7 @@ def test_calls_of_the_models_own_choice_are_read(caller):
             for event in serving.stream("/v1/chat/completions", messages=QUESTION, tools=TOOLS)
         ]
         assert "".join(delta.get("content", "") for delta in deltas) == ("ok" if form.tagged else "")
-        require_weather(deltas[-1]["tool_calls"][0])
+        require_weather(next(delta for delta in deltas if "tool_calls" in delta)["tool_calls"][0])
         for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):  # then it is text
             message = serving.chat(**fields).json()["choices"][0]["message"]
             assert "weather" in message["content"] and "tool_calls" not in message
@@ -123,7 +123,7 @@ def test_ollamas_api_has_the_calls_as_objects(caller):
         assert "tools" in serving.post("/api/show", json={"model": "small"}).json()["capabilities"]
         turns = [*QUESTION, whole["message"], {"role": "tool", "tool_name": "weather", "content": "sun"}]
         reply = serving.post("/api/chat", json=asked | {"messages": turns, "stream": False})
-    assert reply.status_code == (200 if form.tagged else 400), "the other template has no place for calls"
+    assert reply.status_code == 200
     (call,) = whole["message"]["tool_calls"]
     assert call["function"]["name"] == "weather" and call["function"]["arguments"].keys() == {"city", "unit"}
     assert whole["message"]["content"] == ("ok" if form.tagged else "")
@@ -183,13 +183,43 @@ def test_what_is_no_call_stays_text():
     content, calls = tagged.read(f"well\n{call}\n{call}")
     assert content == "well" and [each["function"] for each in calls] == [{"name": "time", "arguments": "{}"}] * 2
     assert len(replace(tagged, several=False).read(call + call)[1]) == 1
-    for text in ("<tool_call>{", call + "<tool_call>", call.replace("time", "other"), call.replace("{}", "5"), "none"):
+    for text in ("<tool_call>{", call.replace("time", "other"), call.replace("{}", "5"), "none"):
         assert tagged.read(text) == (text, [])
+    assert tagged.read(f"well {call} <tool_call>{{") == ("well<tool_call>{", calls[:1]), "what is no call is text"
     assert plain.read('{"name": "time", "parameters": {"a": 1}}')[1][0]["function"]["arguments"] == '{"a": 1}'
     assert plain.read('{"name": "time", "arguments": {}}')[1] == []
-    assert [tagged.open_text(text) for text in ("a <to", "a <b", "a <tool_call>x", "a\n")] == ["a", "a <b", "a", "a"]
-    assert [plain.open_text(text) for text in ("", " {", "so {")] == ["", "", "so {"]
-    assert ToolForm.of("{{ messages }}", functions, True) is None
+    unfinished = ["a <to", "a <b", "a <tool_call>x", "a\n", f"a{call}{call[:9]}"]
+    assert [tagged.read(text, ended=False)[0] for text in unfinished] == ["a", "a <b", "a", "a", "a"]
+    assert tagged.read(unfinished[-1], ended=False)[1] == calls[:1]
+    assert [plain.read(text, ended=False)[0] for text in ("", " {", "so {")] == ["", "", "so {"]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (
+            "{{ messages }}",
+            '<tool_call>{"name": "weather", "arguments": {"city": "a</tool_call>", "days": 2}}</tool_call>',
+        ),
+        (
+            "{{ tools }}<tool_call><function=f>",
+            "<tool_call>\n<function=weather>\n<parameter=city>\na</tool_call>\n</parameter>\n"
+            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("{{ tools }}", '[{"name": "weather", "arguments": {"city": "a</tool_call>", "days": 2}}]'),
+        ("{{ tools }}", '[TOOL_CALLS]weather[ARGS]{"city": "a</tool_call>", "days": 2}'),
+        ("{{ tools }}", 'weather{"city": "a</tool_call>", "days": 2}'),
+        ("{{ tools }}", "[weather(city='a</tool_call>', days=2)]"),
+        ("{{ tools }}{'parameters': 1}", '{"name": "weather", "parameters": {"city": "a</tool_call>", "days": 2}}'),
+    ],
+    ids=["generic", "Qwen-Coder", "Mistral", "Mistral, newer", "Mistral, decoded", "Llama's list", "Llama's object"],
+)
+def test_the_forms_of_published_templates_are_read(template, text):
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+    form = ToolForm.of(template, [Function(name="weather", parameters=parameters)], several=True)
+    ((call,),) = [form.read(text)[1]]
+    assert json.loads(call["function"]["arguments"]) == {"city": "a</tool_call>", "days": 2}
+    assert form.read(text[:-1])[1] == form.read(text, ended=False)[1][1:] == [], "not before it is whole"
 
 
 @pytest.mark.parametrize(
@@ -216,14 +246,31 @@ def test_what_cannot_be_called_is_refused_in_one_line(calling, fields, words):
     assert "\n" not in reply.json()["error"]["message"]
 
 
-def test_a_template_without_tools_is_refused(pipeline):
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_template_without_tools_is_given_them_in_a_message(choice):
+    tokenizer = make_json_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}"
+    pipeline = make_pipeline(tokenizer=tokenizer, sampling={"max_new_tokens": 150, "temperature": 1.0})
+    with Serving(pipeline, context=4000) as serving:
+        reply = serving.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False).json()
+        (answer,) = reply["choices"]
+        (call,) = answer["message"]["tool_calls"]
+        assert call["function"]["name"] in ("weather", "time") and answer["finish_reason"] == "tool_calls"
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "sun"}
+        turns = [*QUESTION, answer["message"] | {"content": ""}, result]
+        again = serving.chat(messages=turns, tools=TOOLS, tool_choice=choice).json()
+        assert again["usage"]["prompt_tokens"] > reply["usage"]["prompt_tokens"] + 3
+        assert serving.post("/api/show", json={"model": "small"}).json()["capabilities"] == ["completion"]
+    shown = written_turns([{"role": "system", "content": "Be kind."}, *turns], tokenizer.chat_template, TOOLS)
+    assert [turn["role"] for turn in shown] == ["system", "user", "assistant", "user"]
+    assert shown[0]["content"].startswith("Be kind.\nYou may call functions.") and '"weather"' in shown[0]["content"]
+    assert shown[2]["content"].startswith("<tool_call>\n{") and shown[3]["content"].endswith("sun")
+
+
+def test_a_call_has_an_object_of_arguments(pipeline):
     called = {"function": {"name": "f", "arguments": "{}"}}
     with Serving(pipeline) as serving:
-        reply = serving.chat(tools=TOOLS)
-        assert reply.status_code == 400 and "does not show tools to the model" in reply.json()["error"]["message"]
         assert serving.chat(tools=TOOLS, tool_choice="none").status_code == 200
-        reply = serving.chat(messages=[*QUESTION, {"role": "assistant", "tool_calls": [called]}])
-        assert reply.status_code == 400 and "no place for calls of tools" in reply.json()["error"]["message"]
         for wrong in ({"role": "user", "tool_calls": [called]}, {"role": "user"}):
             assert serving.chat(messages=[wrong]).status_code == 422
         called["function"]["arguments"] = "["

@@ -15,6 +15,7 @@ from specframe_serve.errors import ApiError, failed, shutting_down, too_long, to
 from specframe_serve.jobs import Job, Progress, Speculation, TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
 from specframe_serve.queue import Closed
+from specframe_serve.reading import Parts, Reader
 from specframe_serve.text import TextStream
 
 SILENCE = 15.0
@@ -40,8 +41,12 @@ class Answer:
     index: int
     stream: TextStream
     job: Job
+    reader: Reader
     hidden: frozenset[int] = frozenset()
     """Tokens that end it and are no part of its text."""
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    sent: Parts = field(default_factory=Parts)
+    """The parts that are in a stream."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -56,6 +61,18 @@ class Answer:
     def speculation(self) -> Speculation:
         """Drafting statistics of the answer."""
         return self.job.speculation
+
+    @property
+    def parts(self) -> Parts:
+        """What it has so far; its calls have ids."""
+        found = self.reader.read(self.text, self.finish is not None)
+        calls = [{"id": f"call_{self.id}{place}"} | call for place, call in enumerate(found.calls)]
+        return replace(found, calls=calls)
+
+    def unsent(self) -> Parts:
+        """What came since the last call of this method."""
+        before, self.sent = self.sent, self.parts
+        return self.sent.after(before)
 
     def add(self, progress: Progress) -> Piece:
         """Takes a cycle's tokens in; returns what they added."""
@@ -83,11 +100,13 @@ class Answers:
         pipeline: Pipeline,
         prompts: Sequence[Sequence[int]],
         asked: ChatRequest | CompletionRequest,
+        reader: Reader,
     ) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
         self._engine = engine
         self._pipeline = pipeline
         self._asked = asked
+        self._reader = reader
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.prompt_tokens = sum(map(len, prompts))
@@ -139,7 +158,7 @@ class Answers:
         stops = asked.stops or pipeline.sampling.stop
         hidden = frozenset([*asked.stop_token_ids, *pipeline.sampling.stop_token_ids]) - pipeline.ends
         least = pipeline.sampling.min_new_tokens if asked.min_tokens is None else asked.min_tokens
-        return Answer(index, TextStream(pipeline.decode, stops, least), job, hidden)
+        return Answer(index, TextStream(pipeline.decode, stops, least), job, self._reader, hidden)
 
     @property
     def completion_tokens(self) -> int:

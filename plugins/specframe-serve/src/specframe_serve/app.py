@@ -105,7 +105,6 @@ class Server:
             nodes=self.engine.nodes,
             spell=self.desk.spell,
             options=asked.stream_options,
-            calls=self.desk.encoder.tool_form(asked),
         )
         return await self.desk.converse(request, asked, form)
 
@@ -123,10 +122,8 @@ class Server:
 
     async def _respond(self, request: Request) -> Response:
         asked = await read(request, ResponseRequest, self.settings.body)
-        chat = asked.chat()
-        calls = self.desk.encoder.tool_form(chat)
         return await self.desk.converse(
-            request, chat, ResponseReply.of(self.settings.name, asked, self.desk.pipeline, calls)
+            request, asked.chat(), ResponseReply.of(self.settings.name, asked, self.desk.pipeline)
         )
 
 

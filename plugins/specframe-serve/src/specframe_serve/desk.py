@@ -18,6 +18,7 @@ from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, too_long, too_many_rows
 from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.reading import Reader
 from specframe_serve.settings import ServeSettings
 from specframe_serve.structured import as_refusal
 from specframe_serve.tools import NamedTool
@@ -56,7 +57,8 @@ class Desk:
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             named = asked.tool_choice.function.name if isinstance(asked.tool_choice, NamedTool) else None
             asked.enforce(calls.rules(named))
-        return await self._reply(request, asked, [await self.encoder.chat(asked)], form)
+        prompt = await self.encoder.chat(asked)
+        return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt))
 
     async def complete(self, request: Request, asked: CompletionRequest, form: Form) -> Response:
         """The reply to prompts without a template. Raises ApiError for those that cannot be continued."""
@@ -71,7 +73,7 @@ class Desk:
                 raise too_long(len(prompt), asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
             raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
-        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form)
+        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, Reader())
 
     def echoed(self, asked: CompletionRequest, index: int) -> str:
         """The text that stands before an answer: that of its prompt, where it is asked for."""
@@ -102,10 +104,15 @@ class Desk:
             raise too_many_rows(count, self.settings.queue)
 
     async def _reply(
-        self, request: Request, asked: ChatRequest | CompletionRequest, prompts: Sequence[Sequence[int]], form: Form
+        self,
+        request: Request,
+        asked: ChatRequest | CompletionRequest,
+        prompts: Sequence[Sequence[int]],
+        form: Form,
+        reader: Reader,
     ) -> Response:
         await self._compile(asked)
-        answers = Answers(self.engine, self.pipeline, prompts, asked)
+        answers = Answers(self.engine, self.pipeline, prompts, asked, reader)
         if asked.stream:
             return EventStream(answers, form)
         done = asyncio.ensure_future(answers.finished())

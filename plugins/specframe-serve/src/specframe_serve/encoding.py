@@ -14,7 +14,8 @@ from specframe import InputError, Pipeline
 from specframe.plugin import text_of
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
-from specframe_serve.tools import NamedTool, ToolForm
+from specframe_serve.reading import Reader
+from specframe_serve.tools import NamedTool, ToolForm, shows_tools, written_turns
 from specframe_serve.web.bodies import cut
 
 Turn = Mapping[str, Any]
@@ -32,7 +33,9 @@ class Encoder:
 
     async def chat(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
-        turns = [message.turn for message in asked.messages]
+        turns = written_turns(
+            [message.turn for message in asked.messages], self.template, asked.template.get("tools", ())
+        )
         self._require_variables(asked.chat_template_kwargs)
         options = self._effort(asked.reasoning_effort) | asked.template
         async with self._turn:
@@ -79,28 +82,29 @@ class Encoder:
         """Returns whether the chat template has a variable of that name, which is no argument of the tokenizer's
         own."""
         tokenizer = self._pipeline.tokenizer
-        template = str(getattr(tokenizer, "chat_template", None) or "")
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
-        return name not in own and re.search(rf"\b{re.escape(name)}\b", template) is not None
+        return name not in own and re.search(rf"\b{re.escape(name)}\b", self.template) is not None
 
     @property
     def abilities(self) -> list[str]:
-        """Abilities of the target in addition to writing, by Ollama's words: tools, vision."""
-        target, template = self._pipeline.parts.target, str(getattr(self._pipeline.tokenizer, "chat_template", ""))
-        found = {
-            "tools": ToolForm.of(template, [], several=True) is not None,
-            "vision": bool(text_of(target).image_tokens),
-        }
+        """Abilities of the target in addition to writing, by Ollama's words: tools, vision, thinking."""
+        images = text_of(self._pipeline.parts.target).image_tokens
+        found = {"tools": shows_tools(self.template), "vision": bool(images), "thinking": self.thinks}
         return [name for name, can in found.items() if can]
 
-    def tool_form(self, asked: ChatRequest) -> ToolForm | None:
-        """The form of an answer's calls, None where it may have none.
+    def reader(self, asked: ChatRequest, prompt: Sequence[int]) -> Reader:
+        """The reader of answers to a conversation, whose prompt is encoded. What follows a grammar is not thought."""
+        end = "" if self._pipeline.tokenizer is None else str(self._pipeline.tokenizer.decode(prompt[-8:]))
+        return Reader.of("" if asked.grammar is not None else self.template, end, self.tool_form(asked))
 
-        Raises ApiError for a template that does not show tools to the model, or a choice that is none of them.
-        """
-        template = str(getattr(self._pipeline.tokenizer, "chat_template", None) or "")
-        if any(message.tool_calls for message in asked.messages) and "tool_calls" not in template:
-            raise _no_tool("messages", "the target's chat template has no place for calls of tools")
+    @property
+    def template(self) -> str:
+        """The chat template of the tokenizer."""
+        return str(getattr(self._pipeline.tokenizer, "chat_template", None) or "")
+
+    def tool_form(self, asked: ChatRequest) -> ToolForm | None:
+        """The form of an answer's calls, None where it may have none. Raises ApiError for a choice that is none of
+        them."""
         names = [function.name for function in asked.offered]
         choice = asked.tool_choice
         if isinstance(choice, NamedTool) and choice.function.name not in names:
@@ -109,10 +113,7 @@ class Encoder:
             if choice == "required":
                 raise _no_tool("tool_choice", "there are no tools")
             return None
-        form = ToolForm.of(template, asked.offered, asked.parallel_tool_calls is not False)
-        if form is None:
-            raise _no_tool("tools", "the target's chat template does not show tools to the model")
-        return form
+        return ToolForm.of(self.template, asked.offered, asked.parallel_tool_calls is not False)
 
     def _require_variables(self, given: Mapping[str, Any]) -> None:
         """Raises ApiError for a variable that the template does not read."""

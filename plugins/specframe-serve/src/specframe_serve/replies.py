@@ -13,8 +13,8 @@ from specframe_serve.answers import Answer, Answers, Piece
 from specframe_serve.errors import ApiError
 from specframe_serve.jobs import TokenLogprobs
 from specframe_serve.protocol import StreamOptions
+from specframe_serve.reading import Parts
 from specframe_serve.text import HALF
-from specframe_serve.tools import ToolForm
 from specframe_serve.web.events import WAITING, event
 
 DONE = "data: [DONE]\n\n"
@@ -98,61 +98,41 @@ class Reply:
 class ChatReply(Reply):
     """Replies of `/v1/chat/completions`."""
 
-    calls: ToolForm | None = None
-    """The form of calls in the answers; None: they have none."""
-    shown: dict[int, int] = field(default_factory=dict)
-    """Characters of each answer that are in a stream."""
-
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
         choices = [
             {
                 "index": answer.index,
-                "message": {"role": "assistant"} | message,
+                "message": {"role": "assistant", "content": parts.text or (None if parts.calls else "")}
+                | _further(parts, parts.calls),
                 "logprobs": self._logprobs(answer.tokens, answer.logprobs),
-                "finish_reason": finish,
+                "finish_reason": "tool_calls" if parts.calls else answer.finish,
             }
             for answer in answers.all
-            for message, finish in [self._read(answer)]
+            for parts in [answer.parts]
         ]
         reply = self._object("chatcmpl", "chat.completion", choices)
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
     def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
-        """A piece as a chunk of a stream; the first one has the role, the last one the calls, whole."""
-        text, finish, calls = piece.text, piece.finish, list[dict[str, Any]]()
-        if self.calls is not None:
-            whole, given = self.calls.open_text(answer.text), self.shown.get(piece.index, 0)
-            if finish is not None:
-                message, finish = self._read(answer)
-                whole, calls = message["content"] or "", message.get("tool_calls", [])
-            text = whole[given:]
-            self.shown[piece.index] = max(given, len(whole))
+        """A piece as a chunk of a stream; the first one has the role, and each call is whole."""
+        begun = len(answer.sent.calls)
+        parts = answer.unsent()
         delta: dict[str, Any] = {"role": "assistant"} if first else {}
-        if text or (first and not calls):
-            delta["content"] = text
-        if calls:
-            delta["tool_calls"] = [{"index": place} | call for place, call in enumerate(calls)]
+        if parts.text or (first and not parts.calls):
+            delta["content"] = parts.text
+        delta |= _further(parts, [{"index": place} | call for place, call in enumerate(parts.calls, begun)])
         choice = {
             "index": piece.index,
             "delta": delta,
             "logprobs": self._logprobs(piece.tokens, piece.logprobs),
-            "finish_reason": finish,
+            "finish_reason": "tool_calls" if piece.finish and answer.sent.calls else piece.finish,
         }
         return self._object("chatcmpl", "chat.completion.chunk", [choice])
 
     def closing(self) -> dict[str, Any]:
         """A chunk without choices, for the usage."""
         return self._object("chatcmpl", "chat.completion.chunk", [])
-
-    def _read(self, answer: Answer) -> tuple[dict[str, Any], str | None]:
-        """The content and the calls of a finished answer, and why it ended."""
-        if self.calls is None:
-            return {"content": answer.text}, answer.finish
-        content, calls = self.calls.read(answer.text)
-        if not calls:
-            return {"content": answer.text}, answer.finish
-        return {"content": content or None, "tool_calls": calls}, "tool_calls"
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if not logprobs:
@@ -166,6 +146,12 @@ class ChatReply(Reply):
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.spell(token)
         return {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
+
+
+def _further(parts: Parts, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The fields of a message in addition to its content."""
+    found = {"reasoning_content": parts.reasoning, "tool_calls": list(calls)}
+    return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,10 @@ from specframe import Pipeline
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
 from specframe_serve.responses import ResponseRequest
-from specframe_serve.tools import ToolForm
 from specframe_serve.web.events import WAITING, event
+
+TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
+"""The names of the texts of items, in events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +27,6 @@ class ResponseReply:
     asked: ResponseRequest
     temperature: float
     top_p: float
-    calls: ToolForm | None = None
-    """The form of calls in the answer; None: it has none."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time()))
     numbers: Iterator[int] = field(default_factory=count)
@@ -34,7 +34,7 @@ class ResponseReply:
     media_type: str = "text/event-stream"
 
     @classmethod
-    def of(cls, model: str, asked: ResponseRequest, pipeline: Pipeline, calls: ToolForm | None) -> ResponseReply:
+    def of(cls, model: str, asked: ResponseRequest, pipeline: Pipeline) -> ResponseReply:
         """The reply to a request, whose settings are the pipeline's where it gives none."""
         sampling = pipeline.sampling
         return cls(
@@ -42,7 +42,6 @@ class ResponseReply:
             asked=asked,
             temperature=sampling.temperature if asked.temperature is None else asked.temperature,
             top_p=sampling.top_p if asked.top_p is None else asked.top_p,
-            calls=calls,
         )
 
     def whole(self, answers: Answers) -> dict[str, Any]:
@@ -67,48 +66,58 @@ class ResponseReply:
         (answer,) = answers.all
         yield self._named("response.created", response=self._object("in_progress"))
         yield self._named("response.in_progress", response=self._object("in_progress"))
-        shown: int | None = None  # characters of the message that were sent; None: it has not begun
+        begun: list[str] = []  # the kinds of items that have begun
         async for piece in answers.pieces():
             if piece is None:
                 yield WAITING
                 continue
-            text = answer.text if self.calls is None else self.calls.open_text(answer.text)
-            if shown is None and (text or self.calls is None):
-                shown = 0
-                yield self._begin()
-            if shown is not None and text[shown:]:
-                yield self._add(text[shown:])
-                shown = len(text)
+            parts = answer.unsent()
+            for kind, text in (("reasoning", parts.reasoning), ("message", parts.text)):
+                if text and kind not in begun:
+                    begun.append(kind)
+                    yield self._begin(kind, len(begun) - 1)
+                if text:
+                    yield self._add(kind, begun.index(kind), text)
         whole = self.whole(answers)
         for place, item in enumerate(whole["output"]):
             if item["type"] == "function_call":
                 yield self._call_events(place, item)
                 continue
-            text = item["content"][0]["text"]
-            if shown is None:
-                yield self._begin()
-            if text[shown or 0 :]:
-                yield self._add(text[shown or 0 :])
-            yield self._named("response.output_text.done", text=text, logprobs=[], **self._part)
-            yield self._named("response.content_part.done", part=_text(text), **self._part)
-            yield self._named("response.output_item.done", item=item, output_index=place)
+            if item["type"] not in begun:
+                yield self._begin(item["type"], place)
+            yield self._close(item, place)
         yield self._named(f"response.{whole['status']}", response=whole)
 
     def _named(self, name: str, /, **fields: Any) -> str:
         return event({"type": name, "sequence_number": next(self.numbers)} | fields, name)
 
-    @property
-    def _part(self) -> dict[str, Any]:
-        """The place of the message's text."""
-        return {"item_id": f"msg_{self.id}", "output_index": 0, "content_index": 0}
+    def _begin(self, kind: str, place: int) -> str:
+        """The events that begin an item of text."""
+        added = self._named(
+            "response.output_item.added", item=self._item(kind, None, "in_progress"), output_index=place
+        )
+        return added + self._named("response.content_part.added", part=_content(kind, ""), **self._part(kind, place))
 
-    def _begin(self) -> str:
-        """The events that begin the message."""
-        added = self._named("response.output_item.added", item=self._message(None, "in_progress"), output_index=0)
-        return added + self._named("response.content_part.added", part=_text(""), **self._part)
+    def _add(self, kind: str, place: int, text: str) -> str:
+        more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
+        return self._named(f"response.{TEXTS[kind]}.delta", delta=text, **more, **self._part(kind, place))
 
-    def _add(self, text: str) -> str:
-        return self._named("response.output_text.delta", delta=text, logprobs=[], **self._part)
+    def _close(self, item: dict[str, Any], place: int) -> str:
+        """The events that end an item of text."""
+        kind, part = item["type"], item["content"][0]
+        more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
+        where = self._part(kind, place)
+        return "".join(
+            [
+                self._named(f"response.{TEXTS[kind]}.done", text=part["text"], **more, **where),
+                self._named("response.content_part.done", part=part, **where),
+                self._named("response.output_item.done", item=item, output_index=place),
+            ]
+        )
+
+    def _part(self, kind: str, place: int) -> dict[str, Any]:
+        """The place of an item's text."""
+        return {"item_id": self._item(kind, None, "")["id"], "output_index": place, "content_index": 0}
 
     def _call_events(self, place: int, item: dict[str, Any]) -> str:
         """The events of a call, which is sent whole."""
@@ -158,24 +167,21 @@ class ResponseReply:
         }
 
     def _output(self, answer: Answer, status: str) -> list[dict[str, Any]]:
-        """The items of an answer: its text, unless it has calls alone, and its calls."""
-        text, calls = (answer.text, []) if self.calls is None else self.calls.read(answer.text)
-        items = [] if calls and not text else [self._message(text, status)]
+        """The items of an answer: what was thought, its text, unless it has calls alone, and its calls."""
+        parts = answer.parts
+        items = [self._item("reasoning", parts.reasoning, status)] if parts.reasoning else []
+        items += [self._item("message", parts.text, status)] if parts.text or not parts.calls else []
+        calls = [{"call_id": call["id"]} | call["function"] for call in parts.calls]
         return items + [
-            {"id": f"fc_{secrets.token_hex(12)}", "type": "function_call", "status": "completed", "call_id": call["id"]}
-            | call["function"]
+            {"id": call["call_id"].replace("call", "fc"), "type": "function_call", "status": "completed"} | call
             for call in calls
         ]
 
-    def _message(self, text: str | None, status: str) -> dict[str, Any]:
-        content = [] if text is None else [_text(text)]
-        return {
-            "id": f"msg_{self.id}",
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
+    def _item(self, kind: str, text: str | None, status: str) -> dict[str, Any]:
+        """An item of text; None: it has none yet."""
+        content = [] if text is None else [_content(kind, text)]
+        more: dict[str, Any] = {"summary": []} if kind == "reasoning" else {"role": "assistant"}
+        return {"id": f"{kind[:3]}_{self.id}", "type": kind, "status": status, "content": content} | more
 
 
 def _choice(asked: ResponseRequest) -> str | dict[str, Any]:
@@ -192,5 +198,8 @@ def _format(asked: ResponseRequest) -> dict[str, Any]:
     return form.model_dump(by_alias=True)
 
 
-def _text(text: str) -> dict[str, Any]:
+def _content(kind: str, text: str) -> dict[str, Any]:
+    """The text of an item."""
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -70,11 +70,25 @@ class ResultItem(Strict):
         return Message(role="tool", content=text, tool_call_id=self.call_id)
 
 
+class ReasoningItem(Strict):
+    """What was thought in an earlier reply's output; it is not shown to the model again."""
+
+    type: Literal["reasoning"]
+    content: list[dict[str, Any]] | None = None
+    summary: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
 Item = Annotated[  # tags that are no fields' names
     Annotated[MessageItem, Tag("a message")]
     | Annotated[CallItem, Tag("a call")]
+    | Annotated[ReasoningItem, Tag("a thought")]
     | Annotated[ResultItem, Tag("a result")],
-    Discriminator(tagger({"function_call": "a call", "function_call_output": "a result"}, "a message")),
+    Discriminator(
+        tagger({"function_call": "a call", "function_call_output": "a result", "reasoning": "a thought"}, "a message")
+    ),
 ]
 
 
@@ -159,6 +173,8 @@ class ResponseRequest(Sampled, Labels):
         answer: Message | None = None
         calls: list[ToolCall] = []
         for item in [*self.input, None]:
+            if isinstance(item, ReasoningItem):
+                continue
             if isinstance(item, CallItem):
                 calls.append(item.call)
                 continue

@@ -1,15 +1,16 @@
 """Functions that a model may call: how a request declares them, and how calls are read from an answer.
 
-Two forms are known, by the target's chat template: that of Hermes and Qwen, `<tool_call>{...}</tool_call>`, and a plain
-JSON object with a name and arguments, as Llama's has it.
+Two forms are taught by chat templates: tags, `<tool_call>{...}</tool_call>` (Hermes, Qwen; Qwen-Coder has XML between
+them), and a plain JSON object with a name and arguments or a list of calls (Llama, Mistral). A template that shows no
+tools gets the first form in a system message.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,17 @@ TOOLS = 128
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 GUIDED = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
 """llguidance's options of a schema within a grammar."""
+TAUGHT = f"""You may call functions. To call one, write nothing but a JSON object between tags:
+{OPEN}
+{{"name": "the function's name", "arguments": {{}}}}
+{CLOSE}
+The functions:
+"""
+"""The system message for a template that shows no tools; the functions follow, one a line."""
+XML_CALL = re.compile(rf"\s*<function=([^>\n]+)>(.*?)</function>\s*{CLOSE}", re.DOTALL)
+XML_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|$))", re.DOTALL)
+NAMED_CALL = re.compile(r"(?:\[TOOL_CALLS\])?\s*([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
+"""Mistral's newer form, `name[ARGS]{...}`, whose marks are special tokens and may be missing in a text."""
 DEFINITIONS = ("$defs", "definitions")
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -105,11 +117,9 @@ class ToolForm:
     """True if an answer may have several calls."""
 
     @classmethod
-    def of(cls, template: str, functions: Sequence[Function], several: bool) -> ToolForm | None:
-        """The form that a chat template shows to the model; None for a template that does not read tools."""
-        if re.search(r"\btools\b", template) is None:
-            return None
-        tagged = OPEN in template
+    def of(cls, template: str, functions: Sequence[Function], several: bool) -> ToolForm:
+        """The form that a chat template shows to the model; tags for a template that does not read tools."""
+        tagged = OPEN in template or not shows_tools(template)
         plain = "parameters" if re.search(r'[\'"]parameters\\?[\'"]\s*:', template) and not tagged else "arguments"
         return cls(functions, tagged, plain, several)
 
@@ -123,26 +133,71 @@ class ToolForm:
         more = ' ("\\n" call)*' if self.several and name is None else ""
         return "\n".join([f"start: call{more}", f'call: "{OPEN}\\n" ({calls}) "\\n{CLOSE}"', *lines])
 
-    def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """The text of an answer before its calls, and these; all of it where what should be a call is none."""
-        if not self.tagged:
-            call = self._call(text)
-            return (text, []) if call is None else ("", [call])
-        before, *parts = text.split(OPEN)
-        calls = [self._call(part.partition(CLOSE)[0]) if CLOSE in part else None for part in parts]
-        if not calls or None in calls:
-            return text, []
-        found = [call for call in calls if call is not None]
-        return before.rstrip(), found if self.several else found[:1]
+    def read(self, text: str, ended: bool = True) -> tuple[str, list[dict[str, Any]]]:
+        """The text of an answer, and its calls; what should be a call and is none is text.
 
-    def open_text(self, text: str) -> str:
-        """The beginning of an unfinished answer that belongs to no call, whatever follows."""
+        Of an answer that goes on, these are the calls that are whole, and the text that belongs to no call.
+        """
         if not self.tagged:
-            return "" if text.lstrip()[:1] in ("", "{") else text
-        if OPEN in text:
-            return text.partition(OPEN)[0].rstrip()
-        held = next((size for size in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:size])), 0)
-        return text[: len(text) - held].rstrip()
+            if not ended:
+                return "" if text.lstrip()[:1] in ("", "{", "[") else text, []
+            calls = self._untagged(text.strip())
+            return (text, []) if calls is None else ("", calls if self.several else calls[:1])
+        place = text.find(OPEN)
+        if place < 0:
+            return text if ended else text[: len(text) - held(text, OPEN)].rstrip(), []
+        before, found = text[:place].rstrip(), list[dict[str, Any]]()
+        while (call := self._tagged(text, place)) is not None:
+            found.append(call[0])
+            place = call[1]
+        if not found and ended:
+            return text, []
+        return before + text[place:] if ended else before, found if self.several else found[:1]
+
+    def _tagged(self, text: str, place: int) -> tuple[dict[str, Any], int] | None:
+        """The call whose opening tag stands at a place, and where the text after it goes on; None: there is none."""
+        if not text.startswith(OPEN, place):
+            return None
+        if (xml := XML_CALL.match(text, place + len(OPEN))) is not None:
+            call, end = self._call({"name": xml[1], self._key: self._typed(xml[1], xml[2])}), xml.end()
+        else:
+            found, end = _decode(text, place + len(OPEN))
+            end = _skip(text, end)
+            call = self._call(found) if text.startswith(CLOSE, end) else None
+            end += len(CLOSE)
+        return None if call is None else (call, _skip(text, end))
+
+    def _typed(self, name: str, xml: str) -> dict[str, Any]:
+        """The arguments of a call in XML: texts where the function takes texts, else JSON."""
+        schemas = {function.name: function.parameters.get("properties", {}) for function in self.functions}
+        found: dict[str, Any] = {}
+        for key, value in XML_ARGUMENT.findall(xml.strip()):
+            kind = schemas.get(name, {}).get(key)
+            parsed, end = (None, -1) if isinstance(kind, dict) and kind.get("type") == "string" else _decode(value, 0)
+            found[key] = parsed if end >= 0 and not value[end:].strip() else value
+        return found
+
+    def _untagged(self, text: str) -> list[dict[str, Any]] | None:
+        """The calls of a text that has nothing else: objects, a list of them, or a list of calls in Python."""
+        found: list[Any] = []
+        place = 0
+        while place < len(text):
+            named = NAMED_CALL.match(text, place)
+            each, end = _decode(text, place if named is None else named.end())
+            if end < 0:
+                found, end = (_python_calls(text, self._key), len(text)) if not found else ([], len(text))
+            elif named is not None:
+                found.append({"name": named[1], self._key: each})
+            else:
+                found += each if isinstance(each, list) else [each]
+            place = _skip(text, end, "; \n")
+        calls = [self._call(each) for each in found]
+        return None if not calls or None in calls else [call for call in calls if call is not None]
+
+    def write(self, call: Mapping[str, Any]) -> str:
+        """The text of a call with a name and arguments."""
+        text = json.dumps({"name": call["name"], self._key: call["arguments"]}, ensure_ascii=False)
+        return f"{OPEN}\n{text}\n{CLOSE}" if self.tagged else text
 
     def _schema(self, function: Function) -> Schema:
         """The schema of a call; definitions move to where references look for them."""
@@ -157,18 +212,83 @@ class ToolForm:
             **moved,
         }
 
-    def _call(self, text: str) -> dict[str, Any] | None:
-        """A call in the form of OpenAI's API; None for a text that is no call of one of the functions."""
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
+    def _call(self, found: Any) -> dict[str, Any] | None:
+        """A call in the form of OpenAI's API, without an id; None for what is no call of one of the functions."""
         names = {function.name for function in self.functions}
         if not isinstance(found, dict) or found.get("name") not in names or not isinstance(found.get(self._key), dict):
             return None
         called = {"name": found["name"], "arguments": json.dumps(found[self._key], ensure_ascii=False)}
-        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": called}
+        return {"type": "function", "function": called}
 
     @property
     def _key(self) -> str:
         return "arguments" if self.tagged else self.arguments
+
+
+def shows_tools(template: str) -> bool:
+    """Returns whether a chat template shows tools to the model."""
+    return re.search(r"\btools\b", template) is not None
+
+
+def held(text: str, tag: str) -> int:
+    """Returns the number of last characters of a text that may begin a tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
+
+
+def written_turns(turns: Sequence[Mapping[str, Any]], template: str, tools: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The turns of a conversation, in which what the chat template has no place for is written as text.
+
+    That is the functions, as a system message, the calls in answers, and the results of calls, as a user's turn.
+    """
+    form, calls_shown = ToolForm.of(template, [], several=True), "tool_calls" in template
+    shown = [dict(turn) for turn in turns]
+    for turn in shown:
+        if "tool_calls" in turn and not calls_shown:
+            calls = [form.write(call["function"]) for call in turn.pop("tool_calls")]
+            turn["content"] = _joined(turn["content"], "\n".join(calls))
+        if turn["role"] == "tool" and not calls_shown and re.search(r"\btool\b", template) is None:
+            turn |= {"role": "user", "content": _joined("The function's result:", turn["content"])}
+    if tools and not shows_tools(template):
+        taught = TAUGHT + "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        if shown[0]["role"] == "system":
+            shown[0]["content"] = _joined(shown[0]["content"], taught)
+        else:
+            shown.insert(0, {"role": "system", "content": taught})
+    return shown
+
+
+def _joined(content: str | list[Any], added: str | list[Any]) -> str | list[Any]:
+    """A message's content with a further one after it."""
+    if isinstance(content, str) and isinstance(added, str):
+        return f"{content}\n{added}" if content else added
+    both = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in (content, added)]
+    return [*both[0], *both[1]]
+
+
+def _decode(text: str, place: int) -> tuple[Any, int]:
+    """The JSON value at a place of a text, and where it ends; -1: there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text, _skip(text, place))
+    except (ValueError, RecursionError):
+        return None, -1
+
+
+def _skip(text: str, place: int, skipped: str = " \t\r\n") -> int:
+    """The place of the next character that is not to be skipped."""
+    return len(text) - len(text[place:].lstrip(skipped)) if place >= 0 else place
+
+
+def _python_calls(text: str, key: str) -> list[Any]:
+    """The calls of a list in Python, `[f(a=1), g()]`, as Llama writes it; none of any other text."""
+    try:
+        tree = ast.parse(text.removeprefix("[TOOL_CALLS]"), mode="eval").body
+        calls = [each for each in tree.elts if isinstance(each, ast.Call)] if isinstance(tree, ast.List) else []
+        return [
+            {
+                "name": ast.unparse(call.func),
+                key: {str(each.arg): ast.literal_eval(each.value) for each in call.keywords},
+            }
+            for call in calls
+        ]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return []

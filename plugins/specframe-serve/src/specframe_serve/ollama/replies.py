@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from specframe_serve.answers import Answer, Answers
+from specframe_serve.answers import Answers
 from specframe_serve.errors import ApiError
-from specframe_serve.tools import ToolForm
+from specframe_serve.reading import Parts
 
 NANO = 1_000_000_000
 
@@ -23,52 +23,34 @@ class OllamaReply:
     model: str
     chat: bool
     """True if it is a turn of a conversation, rather than a text."""
-    calls: ToolForm | None = None
-    """The form of calls in the answer; None: it has none."""
     media_type: str = "application/x-ndjson"
 
     def loaded(self) -> dict[str, Any]:
         """The reply to a request without a question, by which clients have a model loaded."""
-        return self._object("", done=True) | {"done_reason": "load"}
+        return self._object(Parts(), done=True) | {"done_reason": "load"}
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
-        text, calls = self._read(answers.all[0])
-        return self._object(text, done=True, calls=calls) | self._figures(answers)
+        return self._object(answers.all[0].parts, done=True) | self._figures(answers)
 
     async def stream(self, answers: Answers) -> AsyncIterator[str]:
         """The lines of a stream."""
-        shown = 0
         async for piece in answers.pieces():
-            if piece is not None:  # lines of JSON have no comments to show that it waits
-                whole = self._begun(answers.all[0])
-                if len(whole) > shown:
-                    yield _line(self._object(whole[shown:], done=False))
-                    shown = len(whole)
-        text, calls = self._read(answers.all[0])
-        if text[shown:] or calls:
-            yield _line(self._object(text[shown:], done=False, calls=calls))
-        yield _line(self._object("", done=True) | self._figures(answers))
+            if piece is not None and (parts := answers.all[0].unsent()) != Parts(calls=[]):
+                yield _line(self._object(parts, done=False))  # lines of JSON have no comments to show that it waits
+        yield _line(self._object(Parts(), done=True) | self._figures(answers))
 
     def error(self, error: ApiError) -> str:
         """The line that ends a stream with an error."""
         return _line({"error": str(error)})
 
-    def _begun(self, answer: Answer) -> str:
-        """The text of an answer so far, without what may be the beginning of a call."""
-        return answer.text if self.calls is None else self.calls.open_text(answer.text)
-
-    def _read(self, answer: Answer) -> tuple[str, list[dict[str, Any]]]:
-        """The text of a finished answer and its calls, whose arguments are objects here."""
-        if self.calls is None:
-            return answer.text, []
-        text, calls = self.calls.read(answer.text)
-        functions = [call["function"] for call in calls]
-        return text, [{"function": each | {"arguments": json.loads(each["arguments"])}} for each in functions]
-
-    def _object(self, text: str, done: bool, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text} | ({"tool_calls": [*calls]} if calls else {})
-        content: dict[str, Any] = {"message": message} if self.chat else {"response": text}
+    def _object(self, parts: Parts, done: bool) -> dict[str, Any]:
+        """Parts of an answer; the arguments of calls are objects here."""
+        thought = {"thinking": parts.reasoning} if parts.reasoning else {}
+        functions = [call["function"] for call in parts.calls]
+        calls = [{"function": each | {"arguments": json.loads(each["arguments"])}} for each in functions]
+        message = {"role": "assistant", "content": parts.text} | thought | ({"tool_calls": calls} if calls else {})
+        content: dict[str, Any] = {"message": message} if self.chat else {"response": parts.text} | thought
         return {"model": self.model, "created_at": now(), **content, "done": done}
 
     def _figures(self, answers: Answers) -> dict[str, Any]:

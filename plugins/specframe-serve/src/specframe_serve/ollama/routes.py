@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -83,8 +82,7 @@ class Ollama:
     async def _converse(self, request: Request, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
         if asked.think and not self._desk.encoder.thinks:
             raise ApiError(422, "think: the target's chat template has no switch for it", field="think")
-        chat = asked.request(_untagged(asked.model))
-        return await self._desk.converse(request, chat, replace(form, calls=self._desk.encoder.tool_form(chat)))
+        return await self._desk.converse(request, asked.request(_untagged(asked.model)), form)
 
     def _loaded(self, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
         """The answer to a request without a question, by which clients load a model."""

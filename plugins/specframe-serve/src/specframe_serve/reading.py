@@ -1,0 +1,64 @@
+"""The parts of an answer: what was thought, what is said, and the calls of functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specframe_serve.tools import ToolForm, held
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an answer, or what is new in them."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: Sequence[dict[str, Any]] = ()
+    """The calls as OpenAI's API has them, without their ids."""
+
+    def after(self, sent: Parts) -> Parts:
+        """What is not among the parts that were sent."""
+        return Parts(self.reasoning[len(sent.reasoning) :], self.text[len(sent.text) :], self.calls[len(sent.calls) :])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Finds the parts in the text of an answer."""
+
+    calls: ToolForm | None = None
+    """The form of calls; None: the answer has none."""
+    tag: str | None = None
+    """The name of the tags around what is thought; None: the answer has none."""
+    begun: bool = False
+    """True if the opening tag is the end of the prompt."""
+
+    @classmethod
+    def of(cls, template: str, prompt_end: str, calls: ToolForm | None) -> Reader:
+        """The reader of answers to a prompt, with the tags that the chat template has."""
+        found = re.search(r"</((?:seed:)?think(?:ing)?|reasoning)>", template)
+        tag = None if found is None else found[1]
+        return cls(calls, tag, tag is not None and prompt_end.rstrip().endswith(f"<{tag}>"))
+
+    def read(self, text: str, ended: bool) -> Parts:
+        """The parts of an answer; of one that goes on, the beginnings that stay whatever follows."""
+        reasoning, said = self._think(text, ended)
+        return Parts(reasoning, said) if self.calls is None else Parts(reasoning, *self.calls.read(said, ended))
+
+    def _think(self, text: str, ended: bool) -> tuple[str, str]:
+        """What was thought, and the rest."""
+        if self.tag is None:
+            return "", text
+        start, end = f"<{self.tag}>", f"</{self.tag}>"
+        thought = text
+        if not self.begun:
+            thought = text.lstrip()
+            if not thought.startswith(start):
+                return "", "" if not ended and start.startswith(thought) else text
+            thought = thought.removeprefix(start)
+        thought, closed, rest = thought.partition(end)
+        if not closed and not ended:
+            thought = thought[: len(thought) - held(thought, end)]
+        return thought.strip(), rest.lstrip()

@@ -64,13 +64,13 @@ class Answer:
 
     @property
     def parts(self) -> Parts:
-        """What it has so far; its calls have ids."""
+        """The parts so far; calls have ids."""
         found = self.reader.read(self.text, self.finish is not None)
         calls = [{"id": f"call_{self.id}{place}"} | call for place, call in enumerate(found.calls)]
         return replace(found, calls=calls)
 
     def unsent(self) -> Parts:
-        """What came since the last call of this method."""
+        """The parts since the last call of this method."""
         before, self.sent = self.sent, self.parts
         return self.sent.after(before)
 
@@ -178,7 +178,8 @@ class Answers:
         left = len(self.all)
         while left:
             try:
-                index, progress = await asyncio.wait_for(self._queue.get(), SILENCE)
+                async with asyncio.timeout(SILENCE):  # `wait_for` may lose a cancellation
+                    index, progress = await self._queue.get()
             except TimeoutError:
                 yield None
                 continue

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 KEY = "SPECFRAME_SERVE_KEY"
 """The environment variable whose value clients must send as bearer token."""
 
+LEVELS = ["debug", "info", "warning", "error"]
+
 
 @recipe_command
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="the address to listen on")
@@ -34,6 +36,8 @@ KEY = "SPECFRAME_SERVE_KEY"
 @click.option("--body", default=1 << 20, metavar="BYTES", help="size of a request's body, at most")
 @click.option("--drain", default=60.0, metavar="S", help="seconds to finish running requests at shutdown")
 @click.option("--connections", default=256, metavar="N", help="connections that are open at a time")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="info: a line for each request")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="form of the log's lines")
 @click.option(
     "--allowed-origins", default="", metavar="URL,...", help="origins of web pages that may send requests, `*` for any"
 )
@@ -52,6 +56,8 @@ def serve(
     body: int,
     drain: float,
     connections: int,
+    log_level: str,
+    log_format: str,
     allowed_origins: str,
 ) -> int:
     """Answer OpenAI clients over HTTP: completions and chat, streamed or not, requests decoded together.
@@ -63,6 +69,7 @@ def serve(
     from specframe_serve.settings import ServeSettings
     from specframe_serve.web.access import hosts_for
     from specframe_serve.web.listener import listen, run, warn_if_open
+    from specframe_serve.web.records import log_to_stderr
 
     key = os.environ.get(KEY) or None
     settings = ServeSettings(
@@ -82,6 +89,7 @@ def serve(
         hosts=hosts_for(host, key),
         origins=tuple(filter(None, allowed_origins.split(","))),
     )
+    log_to_stderr(log_level, log_format)
     warn_if_open(host, settings)
     with listen(host, port) as listener:
         server = Server(Pipeline.build(plan), settings)

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from specframe import InputError, Pipeline
 from specframe.plugin import NeuralTarget
-from specframe_serve.answers import Answers
+from specframe_serve.answers import Answer, Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, too_long, too_many_rows
@@ -113,9 +113,11 @@ class Desk:
     ) -> Response:
         await self._compile(asked)
         answers = Answers(self.engine, self.pipeline, prompts, asked, reader)
+        request.scope["specframe.record"].answers = answers
         if asked.stream:
             return EventStream(answers, form)
         done = asyncio.ensure_future(answers.finished())
+        done.add_done_callback(_note)
         left = asyncio.ensure_future(_departure(request))
         try:
             await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -127,6 +129,12 @@ class Desk:
             done.cancel()
             left.cancel()
             answers.close()
+
+
+def _note(done: asyncio.Future[list[Answer]]) -> None:
+    """Takes note of an error after the client has left, which has no reader any more."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def _departure(request: Request) -> None:

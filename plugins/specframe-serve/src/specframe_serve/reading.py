@@ -1,4 +1,4 @@
-"""The parts of an answer: what was thought, what is said, and the calls of functions."""
+"""The parts of an answer: reasoning, text, and calls of functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parts:
     """The calls as OpenAI's API has them, without their ids."""
 
     def after(self, sent: Parts) -> Parts:
-        """What is not among the parts that were sent."""
+        """The parts that are not among those that were sent."""
         return Parts(self.reasoning[len(sent.reasoning) :], self.text[len(sent.text) :], self.calls[len(sent.calls) :])
 
 
@@ -31,7 +31,7 @@ class Reader:
     calls: ToolForm | None = None
     """The form of calls; None: the answer has none."""
     tag: str | None = None
-    """The name of the tags around what is thought; None: the answer has none."""
+    """The name of the tags around the reasoning; None: the answer has none."""
     begun: bool = False
     """True if the opening tag is the end of the prompt."""
 
@@ -44,11 +44,11 @@ class Reader:
 
     def read(self, text: str, ended: bool) -> Parts:
         """The parts of an answer; of one that goes on, the beginnings that stay whatever follows."""
-        reasoning, said = self._think(text, ended)
-        return Parts(reasoning, said) if self.calls is None else Parts(reasoning, *self.calls.read(said, ended))
+        reasoning, rest = self._think(text, ended)
+        return Parts(reasoning, rest) if self.calls is None else Parts(reasoning, *self.calls.read(rest, ended))
 
     def _think(self, text: str, ended: bool) -> tuple[str, str]:
-        """What was thought, and the rest."""
+        """The reasoning, and the rest."""
         if self.tag is None:
             return "", text
         start, end = f"<{self.tag}>", f"</{self.tag}>"

@@ -71,7 +71,7 @@ class ResultItem(Strict):
 
 
 class ReasoningItem(Strict):
-    """What was thought in an earlier reply's output; it is not shown to the model again."""
+    """The reasoning of an earlier reply's output; it is not shown to the model again."""
 
     type: Literal["reasoning"]
     content: list[dict[str, Any]] | None = None
@@ -118,7 +118,7 @@ class TextOptions(Strict):
 
 
 class Reasoning(Strict):
-    """How much an answer is thought about."""
+    """The effort of an answer."""
 
     effort: Effort | None = None
     summary: Literal["auto"] | None = None

@@ -11,12 +11,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specframe_serve.errors import ApiError, shutting_down
 from specframe_serve.web.access import require_host
+from specframe_serve.web.records import Record
 
 CLOSE = (b"connection", b"close")
 
 
 class Front:
-    """Refuses requests under foreign names and of doubtful length; closes connections whose bodies are not read."""
+    """Refuses requests under foreign names and of doubtful length, logs the others, and closes connections whose bodies
+    are not read."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         """A front for an app; `hosts` are the names that the Host header may have, None: any."""
@@ -29,16 +31,15 @@ class Front:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        record = Record.of(scope, headers.get("x-request-id"))
         body = Body(receive, pending="transfer-encoding" in headers or headers.get("content-length", "0") != "0")
 
-        started = False
-
         async def closing(message: Message) -> None:
-            nonlocal started
-            started = True
-            # What is left of a body would be read to its end, or taken for the next request.
-            if message["type"] == "http.response.start" and body.pending:
-                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                # What is left of a body would be read to its end, or taken for the next request.
+                more = [(b"x-request-id", record.id.encode()), *([CLOSE] if body.pending else [])]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         app = self._app
@@ -51,9 +52,11 @@ class Front:
         try:
             await app(scope, body.receive, closing)
         except asyncio.CancelledError:  # the server ends, and its time to finish has run out
-            if not started:
+            if record.status is None:
                 ended = shutting_down()
-                await JSONResponse(ended.body, ended.status)(scope, receive, send)
+                await JSONResponse(ended.body, ended.status)(scope, receive, closing)
+        finally:
+            record.write()
 
 
 class Body:

@@ -1,0 +1,84 @@
+"""One line of the log for each request, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+from dataclasses import dataclass, field
+from time import monotonic, strftime
+from typing import Any
+
+from starlette.types import Scope
+
+from specframe_serve.answers import Answers
+
+log = logging.getLogger("specframe.serve")
+ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""An id that a client may give its request."""
+
+
+@dataclass
+class Record:
+    """A request, as the log has it."""
+
+    id: str
+    method: str
+    path: str
+    status: int | None = None
+    answers: Answers | None = None
+    """What is decoded for it."""
+    started: float = field(default_factory=monotonic)
+
+    @classmethod
+    def of(cls, scope: Scope, given: str | None) -> Record:
+        """The record of a request, which it carries from here on; `given` is the id that its client gave it."""
+        name = given if given is not None and ID.fullmatch(given) else secrets.token_hex(12)
+        scope["specframe.record"] = record = cls(name, scope["method"], scope["path"])
+        return record
+
+    def write(self) -> None:
+        """Logs the request, once it is answered."""
+        if not log.isEnabledFor(logging.INFO):
+            return
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "seconds": round(monotonic() - self.started, 4),
+        }
+        if (answers := self.answers) is not None:
+            jobs = [answer.job for answer in answers.all]
+            firsts = [job.first - self.started for job in jobs if job.first is not None]
+            fields |= {
+                "prompt": answers.prompt_tokens,
+                "tokens": answers.completion_tokens,
+                "first": round(min(firsts), 4) if firsts else None,
+                "cached": answers.cached_tokens,
+                "reason": ",".join(sorted({answer.finish or "unfinished" for answer in answers.all})),
+            }
+        log.info("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items()), extra={"own": fields})
+
+
+class JsonLines(logging.Formatter):
+    """Formats each line of the log as a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line: time, level, and the fields of a request or the message."""
+        fields = getattr(record, "own", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            fields = fields | {"traceback": self.formatException(record.exc_info)}
+        time = strftime("%Y-%m-%dT%H:%M:%S%z", self.converter(record.created))
+        return json.dumps({"time": time, "level": record.levelname} | fields)
+
+
+def log_to_stderr(level: str, form: str) -> None:
+    """Writes the server's log to standard error, from a level on, as `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.handlers = [handler]
+    log.propagate = False
+    log.setLevel(level.upper())

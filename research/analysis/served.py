@@ -25,6 +25,7 @@ from specframe import model_folder
 
 SHORT = 3
 """Short prompts that come after a long one."""
+LOAD = Path(__file__).with_name("load.py")
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 """The bench's questions."""
@@ -66,7 +67,7 @@ class Served:
 
         Raises RuntimeError if it fails.
         """
-        command = [sys.executable, "-m", "specframe_serve.load", self.url, "--prompts", str(prompts)]
+        command = [sys.executable, str(LOAD), self.url, "--prompts", str(prompts)]
         command += ["--requests", str(requests), "--concurrency", str(concurrency), "--max-tokens", str(tokens)]
         begin = self.cpu
         done = subprocess.run(

@@ -29,12 +29,12 @@ from time import perf_counter, process_time
 from typing import Any
 
 import httpx2
+from load import read_prompts
 from sample import keep
 from served import QUESTIONS, RECIPES, Served, ask, asked, first_token, goodput, start, table
 
 import specframe
 from specframe.inspect.profile import profile
-from specframe_serve.load import read_prompts
 
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "traffic.json"

@@ -4,7 +4,6 @@ import argparse
 
 import pytest
 
-from specframe_serve.load import read_prompts
 from tests.repo.repository import ROOT
 
 pytestmark = pytest.mark.slow
@@ -24,7 +23,7 @@ def test_texts_under_load_are_those_of_lone_runs(analysis, monkeypatch):
 
 
 def test_prompts_have_many_lengths(analysis, tmp_path):
-    sizes = [len(prompt) for prompt in read_prompts(analysis("traffic").mixed(tmp_path, 60))]
+    sizes = [len(prompt) for prompt in analysis("load").read_prompts(analysis("traffic").mixed(tmp_path, 60))]
     assert len(sizes) == 60 and len(set(sizes)) > 20 and max(sizes) == sizes[25] > 10 * sizes[0]
 
 

@@ -29,7 +29,7 @@ class Record:
     path: str
     status: int | None = None
     answers: Answers | None = None
-    """What is decoded for it."""
+    """The answers that are decoded for it; None: there are none."""
     started: float = field(default_factory=monotonic)
 
     @classmethod

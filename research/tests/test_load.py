@@ -1,15 +1,26 @@
 """The load generator: it sends the given prompts, and its figures are those of the server."""
 
 import json
+import sys
 
 import httpx2
 import pytest
-from test_clients import listening, without_proxy
 
-from specframe_serve.load import ask_metrics, main
+from tests.repo.repository import ROOT
+
+sys.path += [str(ROOT / "plugins/specframe-serve/tests"), str(ROOT / "research/analysis")]
+
+from load import ask_metrics, main
+from serving import make_pipeline
+from test_clients import listening, without_proxy
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 without_proxy = without_proxy
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return make_pipeline()
 
 
 def run(capsys, tmp_path, address, concurrency, name, *arguments):

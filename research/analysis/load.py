@@ -1,4 +1,4 @@
-"""A bounded load for a server: `python -m specframe_serve.load URL --prompts FILE --concurrency 8 --requests 64`.
+"""A bounded load for a server: `python research/analysis/load.py URL --prompts FILE --concurrency 8 --requests 64`.
 
 A fixed number of clients ask at a time, each for one streamed answer after the other, with the same seeds in every run.
 It works with any OpenAI-compatible server; acceptance is read from the metrics that vLLM has, too.
@@ -168,7 +168,7 @@ def read_prompts(path: Path) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures as one JSON object; exit status 1 if a request failed."""
-    parser = argparse.ArgumentParser(prog="specframe_serve.load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="load.py", description=__doc__)
     parser.add_argument("url", help="the endpoint, up to and including the version: http://127.0.0.1:8000/v1")
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSONL with `prompt` or `turns`")
     parser.add_argument("--requests", type=int, default=64, metavar="N")

@@ -121,6 +121,7 @@ from specframe.kernel.types import Teacher as Teacher
 from specframe.kernel.types import TokenTree as TokenTree
 from specframe.kernel.types import Verdict as Verdict
 from specframe.neural.weights.origin import TargetIdentity as TargetIdentity
+from specframe.neural.weights.origin import identify as identify
 from specframe.neural.weights.origin import identity_of as identity_of
 from specframe.recipes.build import Plan as Plan
 from specframe.recipes.discovery import Register as Register

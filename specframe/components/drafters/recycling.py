@@ -114,7 +114,7 @@ class Recycling:
         self.floor = floor
         self.ranks = ranks
         self.scored = scored
-        self.promise = Promise(frozenset({Draw.TOP}), nodes)
+        self.promise = Promise(frozenset({Draw.TOP}), nodes, nodes - 1 if ranks == 1 else None)
         self.taps: frozenset[str] = frozenset({"last"} if prompt else ())
         self._rows: list[Successors] = []
         self._head: Callable[[Tensor], Tensor] | None = None

@@ -1,0 +1,17 @@
+"""The drafter of any specframe recipe inside vLLM; importing this package imports neither torch nor vLLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe_vllm.proposer import Proposer as Proposer
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `Proposer`, the class that `speculative_config` names, on first use."""
+    if name != "Proposer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from specframe_vllm.proposer import Proposer
+
+    return Proposer

@@ -1,0 +1,124 @@
+"""vLLM with a recipe's drafter: texts are vLLM's own, drafted and accepted tokens those of specframe's chain.
+
+`.ci/vllm` makes an environment with vLLM, and runs these tests there.
+"""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from vllm_process import speculative
+
+import specframe
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+PROMPTS = (
+    "What do you like to do on a rainy day?",
+    "Write a Python function that counts the vowels in a string.",
+    "Tom reads 12 pages a day for 5 days, then 20 pages on Saturday. How many pages has he read?",
+    "Name three primary colours.",
+    "A B A B A B",
+    "Explain why the sky is blue.",
+    "Write a short poem about the sea.",
+    "List the days of the week.",
+)
+TOKENS, LENGTH = 32, 3
+CHAIN = [f"tree={{use: chain, depth: {LENGTH}}}"]
+OWN = ["target.dtype=float32", "target.native=false", "run.costs=null"]
+"""What specframe decodes with to have vLLM's numbers: the checkpoint in float32, no choice by costs."""
+DRAFTERS = {
+    "eagle3": ("eagle3.yaml", []),
+    "eagle": ("eagle.yaml", []),
+    "falcon": ("falcon.yaml", []),
+    "medusa": ("medusa.yaml", []),
+    "parallelspec": ("compositions/eagle-parallelspec.yaml", []),
+    "fastdraft": ("drafting-models/fastdraft.yaml", []),
+    "suffix": ("suffix.yaml", [f"drafter.cap={LENGTH}"]),
+    "recycling": ("recycling.yaml", ["drafter.ranks=1", f"drafter.nodes={LENGTH + 1}"]),
+}
+BUILD_THEIR_OWN = ("suffix", "recycling")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: see .ci/vllm"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return str(specframe.model_folder("smollm2-135m"))
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    pipeline = specframe.load(RECIPES / "suffix.yaml", overrides=OWN)
+    return [[*pipeline.encode(prompt)] for prompt in PROMPTS]
+
+
+def run_vllm(folder, model, prompts, arguments, *runs):
+    """The figures of some runs of vLLM with these arguments."""
+    task = {"model": model, "arguments": arguments, "prompts": prompts, "tokens": TOKENS, "runs": runs}
+    process, out = Path(__file__).with_name("vllm_process.py"), folder / "figures.json"
+    done = subprocess.run(
+        [sys.executable, process, out], input=json.dumps(task), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(out.read_text())
+
+
+def drafting(recipe, overrides):
+    given = {"recipe": str(RECIPES / recipe), "overrides": overrides}
+    return {"speculative_config": speculative(LENGTH), "additional_config": {"specframe": given}}
+
+
+def own_figures(recipe, overrides, prompts):
+    """Texts of specframe, one prompt at a time, and how many tokens were drafted and accepted."""
+    pipeline = specframe.load(RECIPES / recipe, overrides=[*OWN, *overrides])
+    results = [pipeline.generate([prompt], max_new_tokens=TOKENS) for prompt in prompts]
+    counts = [result.acceptance for result in results]
+    texts = [text for result in results for text in result.tokens]
+    return texts, [sum(count.drafted for count in counts), sum(count.accepted for count in counts)]
+
+
+@pytest.fixture(scope="module")
+def plain(model, prompts, tmp_path_factory):
+    """vLLM's own texts."""
+    return run_vllm(tmp_path_factory.mktemp("plain"), model, prompts, {}, "single")["single"]["texts"]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_texts_and_counts_are_those_of_a_chain(name, model, prompts, plain, tmp_path):
+    recipe, overrides = DRAFTERS[name]
+    chain = [] if name in BUILD_THEIR_OWN else CHAIN
+    texts, wanted = own_figures(recipe, [*overrides, *chain], prompts)
+    assert texts == plain and wanted[1] > 0
+    runs = ("single", "together", "cancel")
+    found = run_vllm(tmp_path, model, prompts, drafting(recipe, overrides), *runs)
+    for batch in ("single", "together"):
+        assert found[batch]["texts"] == plain
+        assert found[batch]["counts"][1:] == wanted
+    assert found["cancel"]["texts"] == [text for number, text in enumerate(plain) if number != 1]
+    assert found["preempted"] == 0
+
+
+@pytest.mark.parametrize("name", ["eagle3", "suffix"])
+def test_preempted_requests_draft_again(name, model, prompts, plain, tmp_path):
+    recipe, overrides = DRAFTERS[name]
+    scarce = {"num_gpu_blocks_override": 12, "block_size": 32, "max_model_len": 160}
+    found = run_vllm(tmp_path, model, prompts, drafting(recipe, overrides) | scarce, "together")
+    assert found["preempted"] > 0
+    assert found["together"]["texts"] == plain
+    assert found["together"]["counts"][2] > 0
+
+
+def test_prompts_are_read_in_pieces(model, prompts, plain, tmp_path):
+    recipe, overrides = DRAFTERS["eagle3"]
+    pieces = {"max_num_batched_tokens": 40, "max_num_seqs": 4}
+    found = run_vllm(tmp_path, model, prompts, drafting(recipe, overrides) | pieces, "together")
+    _, wanted = own_figures(recipe, CHAIN, prompts)
+    assert found["together"]["texts"] == plain and found["together"]["counts"][1:] == wanted

@@ -87,6 +87,9 @@ class Entry:
             self.request.listener(self.tokens[start:])
 
 
+BANNED = "either the target's logits are not numbers there, or the logits processors ban every token"
+
+
 def register(requests: Sequence[Request], context: int) -> list[Entry]:
     """An entry for each request. Raises InputError for a prompt that is empty or longer than the context."""
     return [Entry(request, budget(request, context, number)) for number, request in enumerate(requests)]
@@ -107,9 +110,11 @@ def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: to
             entry.add(tokens[:place])
         if place is not None and entry.ended is None:
             entry.ended = "failed"
+            failures = [getattr(each, "failure", None) for each in entry.request.sampling.processors]
+            why = next(filter(None, failures), None)
             entry.error = (
-                f"prompt {entry.request.number + 1}, position {len(entry.text)}: no token has any probability; either "
-                "the target's logits are not numbers there, or the logits processors ban every token"
+                f"prompt {entry.request.number + 1}, position {len(entry.text)}: no token has any probability; "
+                + (f"the grammar cannot be followed: {why}" if why is not None else BANNED)
             )
 
 

@@ -28,6 +28,8 @@ _COMPILERS: WeakKeyDictionary[Any, dict[tuple[int, frozenset[int]], GrammarCompi
 """The compilers of each tokenizer, by the size of the vocabulary and the ends of a text: one takes a second to make."""
 KEPT = 64
 """Compiled grammars that are kept for requests to come."""
+ITEMS = 10_000
+"""The parser's items for one place of a text: the most choices, or optional properties, that are open together."""
 SHOWN = 300
 """Characters of an error of the compiler that are shown."""
 
@@ -91,6 +93,8 @@ class GrammarProcessor:
         self._grammar, self._prompt = grammar, prompt
         self._matcher, self._text = grammar.matcher(), list[int]()
         self._turn = Lock()
+        self.failure: str | None = None
+        """The compiler's words for a text that it could not go on with."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """Logits [R, V] after texts [R, T], -inf at banned tokens."""
@@ -143,6 +147,7 @@ class GrammarProcessor:
             return np.ones(vocab, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():  # beyond the matcher's limits, or the tokens cannot spell what must follow
+            self.failure = _words(self._matcher.get_error())
             self._matcher, self._text = self._grammar.matcher(), []
             return np.zeros(vocab, dtype=np.bool_)
         mask = np.zeros(max(vocab, 8 * len(bits)), dtype=np.bool_)
@@ -206,7 +211,7 @@ class GrammarCompiler:
     def _compile_form(self, kind: str, text: str) -> TextGrammar:
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(verbose_errors=False)
+        limits = LLParserLimits(verbose_errors=False, max_items_in_row=ITEMS)
         try:
             matcher = LLMatcher(self._tokens, _source(kind, text), log_level=0, limits=limits)
         except ValueError as error:
@@ -272,4 +277,9 @@ def _source(kind: str, text: str) -> str:
 
 
 def _refusal(kind: str, reason: str) -> InputError:
-    return InputError(f"grammar.{kind}: {' '.join(reason.split())[:SHOWN]}")
+    return InputError(f"grammar.{kind}: {_words(reason)}")
+
+
+def _words(reason: str) -> str:
+    """An error of the compiler in one short line."""
+    return " ".join(reason.replace("<non-verbose/>", "").split())[:SHOWN]

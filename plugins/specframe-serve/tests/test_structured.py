@@ -137,7 +137,6 @@ def test_the_recipes_grammar_holds_where_a_request_has_none(writer):
         ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs.json and structured_outputs.regex"),
         ({"guided_json": {"type": "nothing"}}, "guided_json: Invalid type: nothing"),
         ({"guided_json": "{"}, "guided_json: "),
-        ({"guided_json": {"not": {}}}, 'guided_json: Unimplemented keys: ["not"]'),
         ({"guided_json": {"type": "string", "pattern": "("}}, "guided_json: regex parse error"),
         ({"guided_regex": "("}, "guided_regex: "),
         ({"guided_regex": "A"}, "guided_regex: the target's tokens can write no text of it"),
@@ -187,7 +186,51 @@ def test_without_a_tokenizer_or_the_package_it_is_refused_in_one_line(writer, mo
         assert serving.complete().status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 2}, "uniqueItems"),
+        ({"type": "string", "format": "binary", "maxLength": 2}, "Unknown format: binary"),
+        ({"enum": ["a", "b"], "not": {"const": "a"}}, "not"),
+        ({"enum": ["a", "b"], "if": {"const": "a"}, "then": {}}, "if"),
+        ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, "oneOf"),
+        ({"type": "string", "pattern": "^(?!a)b$", "maxLength": 2}, "look-around"),
+    ],
+)
+def test_keywords_that_are_not_known_are_ignored_with_a_warning_or_refused(writer, schema, words):
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}}
+    ]
+    with Serving(writer, context=2000) as lenient, Serving(writer, strict_schemas=True) as strict:
+        reply = lenient.complete(guided_json=schema)
+        assert reply.status_code == 200 and words in reply.headers["warning"], reply.text
+        json.loads(reply.json()["choices"][0]["text"])
+        called = lenient.chat(tools=tools, tool_choice="required", max_tokens=3)
+        assert called.status_code == 200 and "tools" in called.headers["warning"]
+        assert "warning" not in lenient.complete(guided_json={"const": 1}).headers
+        refused = strict.complete(guided_json=schema)
+        assert refused.status_code == 400 and words in refused.json()["error"]["message"]
+
+
+def test_the_most_choices_and_properties_are_followed(writer):
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "null"} for number in range(900)}}
+    with Serving(writer, context=600) as writing:
+        choices = [f"of {number}" for number in range(4096)]
+        assert writing.complete(guided_choice=choices).json()["choices"][0]["text"] in choices
+        assert writing.complete(guided_json=schema | {"additionalProperties": False}).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_beyond_the_compilers_limits_is_refused_in_its_words(writing, stream):
+    rules = ["start: a0", *(f"a{depth}: a{depth + 1} a{depth + 1}" for depth in range(15)), 'a15: "a"']
+    reply = writing.complete(guided_grammar="\n".join(rules), stream=stream)
+    last = reply.text.rstrip().rpartition("data: ")[2]
+    error = json.loads(last)["error"] if stream else reply.json()["error"]
+    assert reply.status_code == (200 if stream else 400), "a stream has begun"
+    assert error["code"] == "invalid_grammar" and "Too many items (limit 50000" in error["message"]
+
+
 def test_a_text_that_tokens_cannot_finish_fails_alone(writing):
     reply = writing.complete(guided_regex="[ab]{3}(A|B)")
-    assert reply.status_code == 500
+    assert reply.status_code == 400 and "cannot be followed" in reply.json()["error"]["message"]
     assert writing.complete(guided_choice=["true"]).json()["choices"][0]["text"] == "true"

@@ -233,7 +233,7 @@ def test_the_forms_of_published_templates_are_read(template, text):
         ),
         (
             {
-                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "none"}}}],
                 "tool_choice": "required",
             },
             "tools: ",

@@ -16,6 +16,7 @@ from specframe_serve.jobs import Job, Progress, Speculation, TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
 from specframe_serve.queue import Closed
 from specframe_serve.reading import Parts, Reader
+from specframe_serve.structured import as_refusal
 from specframe_serve.text import TextStream
 
 SILENCE = 15.0
@@ -191,13 +192,19 @@ class Answers:
             if progress.ended == "shutdown":
                 raise shutting_down()
             if progress.ended in ("failed", "cancelled"):
-                raise failed()
+                raise self._failure(answer)
             piece = answer.add(progress)
             if piece.finish is not None:
                 left -= 1
                 if progress.ended is None:
                     self._engine.cancel([answer.job])
             yield piece
+
+    def _failure(self, answer: Answer) -> ApiError:
+        """The reply to a row that failed: by its grammar, in the compiler's words, or by an error of the server."""
+        words = [getattr(each, "failure", None) for each in answer.job.request.sampling.processors]
+        why, grammar = next(filter(None, words), None), self._asked.grammar
+        return failed() if why is None or grammar is None else as_refusal(*grammar, f"it cannot be followed: {why}")
 
     async def finished(self) -> list[Answer]:
         """The answers, once all are done."""

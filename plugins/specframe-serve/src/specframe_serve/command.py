@@ -36,6 +36,7 @@ LEVELS = ["debug", "info", "warning", "error"]
 @click.option("--body", default=1 << 20, metavar="BYTES", help="size of a request's body, at most")
 @click.option("--drain", default=60.0, metavar="S", help="seconds to finish running requests at shutdown")
 @click.option("--connections", default=256, metavar="N", help="connections that are open at a time")
+@click.option("--strict-schemas", is_flag=True, help="refuse JSON schemas with keywords that would be ignored")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="info: a line for each request")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="form of the log's lines")
 @click.option(
@@ -56,6 +57,7 @@ def serve(
     body: int,
     drain: float,
     connections: int,
+    strict_schemas: bool,
     log_level: str,
     log_format: str,
     allowed_origins: str,
@@ -81,6 +83,7 @@ def serve(
         prefill=prefill,
         piece=piece,
         cache=cache,
+        strict_schemas=strict_schemas,
         timeout=timeout,
         body=body,
         key=key,

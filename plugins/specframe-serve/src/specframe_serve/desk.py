@@ -21,7 +21,7 @@ from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.reading import Reader
 from specframe_serve.settings import ServeSettings
 from specframe_serve.structured import as_refusal
-from specframe_serve.tools import NamedTool
+from specframe_serve.web.bodies import cut
 from specframe_serve.web.events import EventStream, Form
 
 SPELLED = 1 << 16
@@ -55,8 +55,7 @@ class Desk:
         self.require_model(asked.model)
         self._require_rows(asked.n)
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
-            named = asked.tool_choice.function.name if isinstance(asked.tool_choice, NamedTool) else None
-            asked.enforce(calls.rules(named))
+            asked.enforce(calls)
         prompt = await self.encoder.chat(asked)
         return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt))
 
@@ -88,15 +87,24 @@ class Desk:
             settings = replace(self.pipeline.sampling, grammar={"regex": "."}, ignore_eos=False)
             self.pipeline.requests([], settings)
 
-    async def _compile(self, asked: ChatRequest | CompletionRequest) -> None:
-        """Compiles the grammar of a request in another thread; raises ApiError for one that cannot be followed."""
-        if asked.grammar is None:
-            return
-        try:
-            settings = replace(self.pipeline.sampling, **asked.sampling())
-            await asyncio.to_thread(self.pipeline.requests, [], settings)
-        except InputError as error:
-            raise as_refusal(*asked.grammar, str(error)) from None
+    async def _compile(self, asked: ChatRequest | CompletionRequest) -> dict[str, str]:
+        """Compiles the grammar of a request in another thread; returns the headers that say what it leaves out.
+
+        Raises ApiError for one that cannot be followed.
+        """
+        warning: dict[str, str] = {}
+        while asked.grammar is not None:
+            try:
+                settings = replace(self.pipeline.sampling, **asked.sampling())
+                await asyncio.to_thread(self.pipeline.requests, [], settings)
+                break
+            except InputError as error:
+                refusal = as_refusal(*asked.grammar, str(error))
+                if warning or self.settings.strict_schemas:
+                    raise refusal from None
+            warning = {"Warning": f'299 specframe "ignored in {cut(str(refusal)).replace(chr(34), chr(39))}"'}
+            asked.loosen()
+        return warning
 
     def _require_rows(self, count: int) -> None:
         """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
@@ -111,11 +119,11 @@ class Desk:
         form: Form,
         reader: Reader,
     ) -> Response:
-        await self._compile(asked)
+        headers = await self._compile(asked)
         answers = Answers(self.engine, self.pipeline, prompts, asked, reader)
         request.scope["specframe.record"].answers = answers
         if asked.stream:
-            return EventStream(answers, form)
+            return EventStream(answers, form, headers)
         done = asyncio.ensure_future(answers.finished())
         done.add_done_callback(_note)
         left = asyncio.ensure_future(_departure(request))
@@ -124,7 +132,7 @@ class Desk:
             if not done.done():
                 return Response(status_code=499)  # the client has left: sent to none, and seen in logs
             await done
-            return JSONResponse(form.whole(answers))
+            return JSONResponse(form.whole(answers), headers=headers)
         finally:
             done.cancel()
             left.cancel()

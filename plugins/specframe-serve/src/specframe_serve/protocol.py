@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 from specframe_serve.errors import ApiError
 from specframe_serve.messages import PROMPTS, Empty, Message
 from specframe_serve.structured import Form, Strict, Structured
-from specframe_serve.tools import TOOLS, Function, NamedTool, Tool
+from specframe_serve.tools import TOOLS, Function, NamedTool, Tool, ToolForm
 
 CHOICES = 64
 """The most answers that one request may ask for."""
@@ -176,23 +176,24 @@ class ChatRequest(Generation):
             raise ValueError("continue_final_message continues the last turn, add_generation_prompt begins another")
         return self
 
-    _rules: str | None = PrivateAttr(default=None)
+    _calls: tuple[ToolForm, str | None] | None = PrivateAttr(default=None)
 
-    def enforce(self, rules: str) -> None:
+    def enforce(self, calls: ToolForm) -> None:
         """Makes the answer follow the grammar of a call."""
-        self._rules = rules
+        self._calls = calls, self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
 
     @property
     def grammar(self) -> tuple[str, Form] | None:
         """The field that names a grammar, and this: that of a call where one is required."""
         own = super().grammar
-        if self._rules is None:
+        if self._calls is None:
             return own
         if own is not None:
             raise ApiError(
                 400, f"tool_choice: it requires a call, and {own[0]} names another grammar", field="tool_choice"
             )
-        return "tools", {"lark": self._rules}
+        calls, named = self._calls
+        return "tools", {"lark": calls.rules(named, self._loose)}
 
     @property
     def offered(self) -> list[Function]:

@@ -29,6 +29,8 @@ class ServeSettings:
     """Tokens of one row, prompt and answer together; the target's context where that is less."""
     to_end: bool = False
     """True if the answer to a conversation that names no number of tokens goes on to the end of the context."""
+    strict_schemas: bool = False
+    """True if a JSON schema with keywords that llguidance does not know is refused; else these are ignored."""
     prefill: int = 512
     """Prompt tokens that are read between two cycles; a longer prompt is read in pieces."""
     piece: int | None = None

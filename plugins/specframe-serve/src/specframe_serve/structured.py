@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from specframe_serve.errors import ApiError
 
@@ -13,6 +14,10 @@ CHOSEN = 4096
 """The most choices of one request."""
 LONG = 1 << 18
 """The most characters of an expression or of a grammar's rules."""
+
+LOOSE = {"lenient": True, "coerce_one_of": True}
+"""llguidance's options of a schema whose unknown keywords are ignored."""
+LOOK = re.compile(r"\(\?<?[=!]")
 
 Schema = dict[str, Any]
 Form = dict[str, Any]
@@ -93,6 +98,12 @@ class Structured(Strict):
     guided_choice: Choices | None = None
     guided_grammar: Expression | None = None
 
+    _loose: bool = PrivateAttr(default=False)
+
+    def loosen(self) -> None:
+        """Leaves out of the request's schemas what llguidance does not know."""
+        self._loose = True
+
     @property
     def grammar(self) -> tuple[str, Form] | None:
         """The field that names a grammar, and this; None: there is none. Raises ApiError where several do."""
@@ -109,7 +120,24 @@ class Structured(Strict):
             found["response_format"] = form
         if len(found) > 1:
             raise _refusal(next(iter(found)), f"an answer follows one grammar, and {' and '.join(found)} name several")
-        return next(iter(found.items()), None)
+        for name, form in found.items():
+            schema = form.get("json")
+            return name, {"json": loosened(schema)} if self._loose and isinstance(schema, dict) else form
+        return None
+
+
+def loosened(schema: Schema) -> Schema:
+    """A schema of which llguidance ignores what it does not know, without patterns that look around."""
+    return _without_looks(schema) | {"x-guidance": LOOSE | schema.get("x-guidance", {})}
+
+
+def _without_looks(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_looks(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    looks = isinstance(value.get("pattern"), str) and LOOK.search(value["pattern"])
+    return {name: _without_looks(each) for name, each in value.items() if not (looks and name == "pattern")}
 
 
 def as_refusal(field: str, form: Mapping[str, Any], reason: str) -> ApiError:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specframe_serve.structured import Schema, Strict
+from specframe_serve.structured import Schema, Strict, loosened
 
 TOOLS = 128
 """The most functions of one request."""
@@ -123,11 +123,11 @@ class ToolForm:
         plain = "parameters" if re.search(r'[\'"]parameters\\?[\'"]\s*:', template) and not tagged else "arguments"
         return cls(functions, tagged, plain, several)
 
-    def rules(self, name: str | None) -> str:
-        """The grammar of an answer that calls some function, or that of this name."""
+    def rules(self, name: str | None, loose: bool = False) -> str:
+        """The grammar of an answer that calls some function, or that of this name; `loose`: see `loosened`."""
         functions = [function for function in self.functions if name in (None, function.name)]
         calls = " | ".join(f"f{number}" for number in range(len(functions)))
-        lines = [f"f{number}: %json {json.dumps(self._schema(each))}" for number, each in enumerate(functions)]
+        lines = [f"f{number}: %json {json.dumps(self._schema(each, loose))}" for number, each in enumerate(functions)]
         if not self.tagged:
             return "\n".join([f"start: {calls}", *lines])
         more = ' ("\\n" call)*' if self.several and name is None else ""
@@ -199,11 +199,11 @@ class ToolForm:
         text = json.dumps({"name": call["name"], self._key: call["arguments"]}, ensure_ascii=False)
         return f"{OPEN}\n{text}\n{CLOSE}" if self.tagged else text
 
-    def _schema(self, function: Function) -> Schema:
+    def _schema(self, function: Function, loose: bool) -> Schema:
         """The schema of a call; definitions move to where references look for them."""
         own = dict(function.parameters)
         moved = {name: own.pop(name) for name in DEFINITIONS if name in own}
-        return {
+        schema = {
             "x-guidance": GUIDED,
             "type": "object",
             "properties": {"name": {"const": function.name}, self._key: own},
@@ -211,6 +211,7 @@ class ToolForm:
             "additionalProperties": False,
             **moved,
         }
+        return loosened(schema) if loose else schema
 
     def _call(self, found: Any) -> dict[str, Any] | None:
         """A call in the form of OpenAI's API, without an id; None for what is no call of one of the functions."""

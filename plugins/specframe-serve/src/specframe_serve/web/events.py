@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from starlette.responses import StreamingResponse
@@ -39,8 +39,9 @@ class Form(Protocol):
 class EventStream(StreamingResponse):
     """A streamed reply whose rows are given up when it ends, however that happens."""
 
-    def __init__(self, answers: Answers, form: Form) -> None:
-        super().__init__(self._parts(form), media_type=form.media_type, headers={"Cache-Control": "no-cache"})
+    def __init__(self, answers: Answers, form: Form, headers: Mapping[str, str]) -> None:
+        own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx sends each event at once
+        super().__init__(self._parts(form), media_type=form.media_type, headers=own | dict(headers))
         self._answers = answers
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

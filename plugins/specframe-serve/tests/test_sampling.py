@@ -1,10 +1,14 @@
 """Settings that change how tokens are chosen: penalties, biases, least lengths, ends; exact under speculation."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
-from serving import QUESTION, Serving, lone, make_pipeline
+from serving import QUESTION, Serving, lone, make_pipeline, until
+
+from specframe_serve.logprobs import PromptScores
 
 TEXT = "/v1/completions"
 FIELDS = {
@@ -164,6 +168,38 @@ def test_an_echoed_prompt_has_the_models_log_probabilities(serving, pipeline, st
     assert found["token_logprobs"][1:] == pytest.approx(wanted.tolist(), abs=1e-4)
     for top, law in zip(found["top_logprobs"][1:], laws, strict=True):
         assert list(top.values()) == pytest.approx(law.topk(2).values.tolist(), abs=1e-4)
+
+
+def test_scores_of_a_long_prompt_are_made_between_cycles_of_other_rows(pipeline, monkeypatch):
+    """Also while a row runs that began before the first such request, and of a prompt whose beginning is known."""
+    turns, sizes = [], []
+    step, head = PromptScores.step, pipeline.parts.target.head
+
+    def note(scores):
+        turns.append("scores")
+        return step(scores)
+
+    monkeypatch.setattr(PromptScores, "step", note)
+    monkeypatch.setattr(pipeline.parts.target, "head", lambda features: sizes.append(len(features)) or head(features))
+    prompt = [3 + place * place % 50 for place in range(400)]
+    fields = {"max_tokens": 1, "logprobs": 1, "echo": True}
+    with Serving(pipeline, context=3000, prefill=64) as serving, ThreadPoolExecutor(1) as pool:
+        take_in = serving.engine._take_in
+        monkeypatch.setattr(serving.engine, "_take_in", lambda cycle: turns.append("cycle") or take_in(cycle))
+        other = pool.submit(serving.complete, prompt=prompt[:40], max_tokens=2000, ignore_eos=True)
+        until(lambda: serving.engine._running)
+        found = [serving.complete(prompt=prompt, **fields).json()["choices"][0]["logprobs"] for _ in range(2)]
+        for job in list(serving.engine._running.values()):
+            job.cancelled = True
+        other.result()
+    assert max(sizes) == 64 and turns.count("scores") == 14
+    scored = [place for place, turn in enumerate(turns) if turn == "scores"]
+    assert all("cycle" in turns[a:b] for a, b in pairwise(scored[:7])), "a row goes on between"
+    with torch.no_grad():
+        logits = pipeline.parts.target.model(torch.tensor([prompt])).logits[0].float().log_softmax(-1)
+    wanted = [float(logits[place, token]) for place, token in enumerate(prompt[1:])]
+    for logprobs in found:
+        assert logprobs["token_logprobs"][1:400] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_an_echo_without_log_probabilities_is_the_prompt_before_the_answer(serving):

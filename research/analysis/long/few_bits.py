@@ -2,7 +2,7 @@
 
     python research/analysis/long/few_bits.py "$SPECFRAME_DATA"/long/long-7500.jsonl --task summary --task code
 
-The file is what `research/analysis/long_prompts.py` writes. For each form of keys and values: memory a token, the
+The file is what `research/analysis/long/long_prompts.py` writes. For each form of keys and values: memory a token, the
 perplexity of a prompt's last tokens and how often its most probable token is the exact form's, the milliseconds of a
 plain step; and tau and speed of drafts over plain decoding with the same form, whose text each must give. Keys and
 values in int8 are not handed on, so a prompt is read anew for each way to decode. Time is

@@ -10,10 +10,12 @@ from math import ceil
 from threading import Thread
 from time import monotonic
 
+from torch import Tensor
+
 from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
 from specframe_serve.jobs import Job, Progress
-from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
+from specframe_serve.logprobs import PromptScores, committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources
 from specframe_serve.prefixes import Prefixes, aligned
 from specframe_serve.queue import Queue
@@ -58,6 +60,8 @@ class Engine:
         self._clock = pipeline.clock()
         self._numbers = count()
         self._cycles = 0
+        self._scoring: list[Job] = []  # those whose prompts get their log probabilities
+        self._scores_asked = self._scores_given = False
         self._given_up = False
         self._seconds = 1.0  # a job's time in its slot, smoothed
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
@@ -81,6 +85,7 @@ class Engine:
         """Puts jobs into the queue, all or none. Raises Full, or Closed while the server shuts down."""
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
+            self._scores_asked |= job.scored
             job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
@@ -108,14 +113,18 @@ class Engine:
                 with self._pipeline.open_endless(
                     self.settings.slots, self._clock, longest=self.longest, watch=self._take_in
                 ) as self._session:
-                    while self._running or self._queue:  # an idle server leaves the target to others
+                    while self._running or self._queue or self._scoring:  # an idle server leaves the target to others
                         self._drop(self._session)
                         self._read(self._session)
                         if self._session.live:
                             self._session.step()
+                        self._score_on()
             except Exception:  # an error of a part ends the rows it was decoding, not the server
                 log.exception("decoding failed; its requests are given up")
-                for job in list(self._running.values()) or self._queue.take(lambda job: True):
+                unscored, self._scoring = self._scoring, []
+                for job in unscored:
+                    job.scores, job.held = None, []
+                for job in [*self._running.values(), *unscored] or self._queue.take(lambda job: True):
                     self._end(job, "failed")
             self._session = None
 
@@ -133,6 +142,10 @@ class Engine:
 
     def _read(self, session: Session) -> None:
         """Takes one turn of reading prompts: a piece of a long one, or short ones together."""
+        if self._scores_asked and not self._scores_given and not self._queue.half_read:
+            self._pipeline.parts.target.request(frozenset({"last"}))
+            self._prefixes.restart()
+            self._scores_given = True
         job = self._queue.next_long(session.free)
         if job is None:
             self._admit(session, self._queue.next_short(session.free))
@@ -184,7 +197,7 @@ class Engine:
     def _admit_together(self, session: Session, jobs: Sequence[Job]) -> None:
         self._running |= {job.request.number: job for job in jobs}
         for job in jobs:
-            if job.scored:
+            if job.scored and not self._scores_given:
                 self._score(job)
         try:
             for entry in session.admit([job.request for job in jobs]):
@@ -208,6 +221,20 @@ class Engine:
         assert isinstance(target, NeuralTarget), "the web side refuses it for other targets"
         job.prompt_logprobs = prompt_logprobs(target, job.request.tokens, job.logprobs or 0)
 
+    def _begin_scores(self, job: Job, features: Tensor) -> None:
+        """Has the scores of a job's prompt made between further cycles, from its features [L, D] of the tap `last`."""
+        target, prompt = self._pipeline.parts.target, job.request.tokens
+        assert isinstance(target, NeuralTarget), "the web side refuses it for other targets"
+        job.scores = PromptScores(target, prompt, features[: len(prompt)].clone(), job.logprobs or 0)
+        self._scoring.append(job)
+
+    def _score_on(self) -> None:
+        """Makes scores of a few positions of the first prompt that lacks some."""
+        for job in self._scoring[:1]:
+            if job.cancelled or (job.scores is not None and job.scores.step()):
+                self._scoring.remove(job)
+                job.release()
+
     def _take_in(self, cycle: Cycle) -> None:
         """Delivers the tokens that a cycle committed, and counts its drafting statistics."""
         session = self._session
@@ -222,6 +249,8 @@ class Engine:
             job = self._running[entry.request.number]
             if fresh:
                 job.entry, job.first = entry, now
+                if job.scored and self._scores_given:
+                    self._begin_scores(job, cycle.committed.features["last"][row])
                 self._meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
@@ -236,7 +265,7 @@ class Engine:
                 log.error("a row failed: %s", entry.error)
             if entry.ended is not None:
                 self._finish(job, entry.ended, now)
-            job.deliver(Progress(tokens, logprobs, entry.ended))
+            job.send(Progress(tokens, logprobs, entry.ended))
         self._cycles += 1
         if self._cycles % SETTLE == 0:
             self._clock.settle()
@@ -244,7 +273,7 @@ class Engine:
     def _end(self, job: Job, reason: str) -> None:
         """Ends a job that the session does not end."""
         self._finish(job, reason, monotonic())
-        job.deliver(Progress([], [], reason))
+        job.send(Progress([], [], reason))
 
     def _finish(self, job: Job, reason: str, now: float) -> None:
         self._running.pop(job.request.number, None)

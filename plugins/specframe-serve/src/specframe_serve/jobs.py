@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specframe import Entry, Request
+
+if TYPE_CHECKING:
+    from specframe_serve.logprobs import PromptScores
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ class Job:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log probabilities of all prompt tokens but the first, which nothing predicts; complete before any token is
     delivered."""
+    scores: PromptScores | None = None
+    """Scores of its prompt in the making, until which its progress is held."""
+    held: list[Progress] = field(default_factory=list)
     deadline: float = float("inf")
     """Time at which the job is given up, by `monotonic`."""
     arrived: float = field(default_factory=monotonic)
@@ -93,6 +99,20 @@ class Job:
     first: float | None = None
     """Time of the first token."""
     speculation: Speculation = field(default_factory=Speculation)
+
+    def send(self, progress: Progress) -> None:
+        """Delivers progress, or holds it until the prompt has its scores."""
+        if self.scores is None:
+            self.deliver(progress)
+        else:
+            self.held.append(progress)
+
+    def release(self) -> None:
+        """Delivers what was held: the prompt has its scores."""
+        assert self.scores is not None
+        self.prompt_logprobs, self.scores = self.scores.found, None
+        for progress in self.held:
+            self.deliver(progress)
 
     @property
     def unread(self) -> int:

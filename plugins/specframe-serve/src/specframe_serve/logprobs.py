@@ -10,8 +10,28 @@ from torch import Tensor
 from specframe.plugin import Cycle, NeuralTarget
 from specframe_serve.jobs import TokenLogprobs
 
-CHUNK = 128
+CHUNK = 64
 """The positions whose log probabilities are made at a time: each takes a vocabulary of float32."""
+
+
+class PromptScores:
+    """Log probabilities of a prompt's tokens from the second on, made in steps from the target's features of it."""
+
+    def __init__(self, target: NeuralTarget, prompt: Sequence[int], features: Tensor, count: int) -> None:
+        """The `count` likeliest of each position, by the tap `last` [L, D]."""
+        self._target, self._count = target, count
+        self._tokens, self._features = prompt[1:], features
+        self.found: list[TokenLogprobs] = []
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Makes those of a few further positions; returns True once all are there."""
+        start = len(self.found)
+        tokens = self._tokens[start : start + CHUNK]
+        if tokens:
+            logits = self._target.head(self._features[start : start + len(tokens)])
+            self.found += logprobs(logits, tokens, self._count)
+        return len(self.found) == len(self._tokens)
 
 
 def committed_logprobs(
@@ -23,7 +43,10 @@ def committed_logprobs(
 
 @torch.inference_mode()
 def prompt_logprobs(target: NeuralTarget, prompt: Sequence[int], count: int) -> list[TokenLogprobs]:
-    """The log probabilities of a prompt's tokens from the second on, by one forward pass over the prompt."""
+    """The log probabilities of a prompt's tokens from the second on, by one forward pass over the prompt.
+
+    Everything else waits for it: it is for a prompt that was read before the target gave features.
+    """
     tokens = torch.tensor([list(prompt)], device=target.device)
     logits = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool)).logits[0]  # [L, V]
     return [

@@ -39,6 +39,12 @@ class Prefixes:
         self._size = size if fits else 0
         self._kept: dict[tuple[int, ...], KnownPrefix] = {}  # the last one was used last
         self._features: dict[int, list[dict[str, Tensor]]] = {}  # of running rows, by their requests' numbers
+        self._stale: set[int] = set()  # rows with features that are not those of further rows
+
+    def restart(self) -> None:
+        """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
+        self._kept.clear()
+        self._stale = set(self._features)
 
     @property
     def bytes(self) -> int:
@@ -85,18 +91,20 @@ class Prefixes:
             taps = cycle.committed.features.items()
             features = {tap: values[row : row + 1, : counts[row]].clone() for tap, values in taps}
             self._features.setdefault(entry.request.number, []).append(features)
-            if entry.ended is not None:
+            if entry.ended is not None and entry.request.number not in self._stale:
                 self._keep(first + row, entry)
 
     def forget(self, number: int) -> None:
         """Forgets the features of a row that has left."""
         self._features.pop(number, None)
+        self._stale.discard(number)
 
     def _running(self, session: Session) -> list[tuple[int, Sequence[int]]]:
         """The rows of the session, each with those of its tokens that the target has processed."""
         if not self._size:
             return []
-        return [(row, entry.text[:-1]) for row, entry in enumerate(session.live) if not entry.request.inputs]
+        usable = [entry.request.number not in self._stale and not entry.request.inputs for entry in session.live]
+        return [(row, entry.text[:-1]) for row, entry in enumerate(session.live) if usable[row]]
 
     def _keep(self, row: int, entry: Entry) -> None:
         memory = self._memory()

@@ -45,6 +45,12 @@ class Queue:
             self._change.notify()
             return True
 
+    @property
+    def half_read(self) -> bool:
+        """True if a prompt of it is read in part."""
+        with self._change:
+            return any(job.ahead for job in self._jobs)
+
     def close(self) -> None:
         """Wakes the one who waits: no jobs come any more."""
         with self._change:

@@ -1,6 +1,6 @@
 """Write the prompt set `long`: prompts of 1,000, 4,000 and 7,500 tokens, made from published texts.
 
-    python research/analysis/long_prompts.py --out "$SPECFRAME_DATA/long"
+    python research/analysis/long/long_prompts.py --out "$SPECFRAME_DATA/long"
 
 ``SPECFRAME_DATA`` is the folder that the bench reads its published sets from. Four tasks: summaries of articles of the
 English Wikipedia, one of Spec-Bench's questions over many of its passages, modules of Python's standard library with

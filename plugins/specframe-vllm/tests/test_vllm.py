@@ -29,13 +29,15 @@ TOKENS, LENGTH = 32, 3
 CHAIN = [f"tree={{use: chain, depth: {LENGTH}}}"]
 OWN = ["target.dtype=float32", "target.native=false", "run.costs=null"]
 """What specframe decodes with to have vLLM's numbers: the checkpoint in float32, no choice by costs."""
+FLOAT, FLOAT_HEAD = "drafter.quantize=null", "drafter.head.quantize=null"
+"""In 8 bits a drafter's activations are rounded, too, and the last bits of a feature may change a draft."""
 DRAFTERS = {
-    "eagle3": ("eagle3.yaml", []),
-    "eagle": ("eagle.yaml", []),
-    "falcon": ("falcon.yaml", []),
-    "medusa": ("medusa.yaml", []),
-    "parallelspec": ("compositions/eagle-parallelspec.yaml", []),
-    "fastdraft": ("drafting-models/fastdraft.yaml", []),
+    "eagle3": ("eagle3.yaml", [FLOAT, FLOAT_HEAD]),
+    "eagle": ("eagle.yaml", [FLOAT, FLOAT_HEAD]),
+    "falcon": ("falcon.yaml", [FLOAT, FLOAT_HEAD]),
+    "medusa": ("medusa.yaml", [FLOAT_HEAD]),
+    "parallelspec": ("compositions/eagle-parallelspec.yaml", [FLOAT, FLOAT_HEAD]),
+    "fastdraft": ("drafting-models/fastdraft.yaml", [FLOAT]),
     "suffix": ("suffix.yaml", [f"drafter.cap={LENGTH}"]),
     "recycling": ("recycling.yaml", ["drafter.ranks=1", f"drafter.nodes={LENGTH + 1}"]),
 }
@@ -122,3 +124,22 @@ def test_prompts_are_read_in_pieces(model, prompts, plain, tmp_path):
     found = run_vllm(tmp_path, model, prompts, drafting(recipe, overrides) | pieces, "together")
     _, wanted = own_figures(recipe, CHAIN, prompts)
     assert found["together"]["texts"] == plain and found["together"]["counts"][1:] == wanted
+
+
+def test_a_temperature_is_refused_by_request(model, prompts, tmp_path):
+    found = run_vllm(tmp_path, model, prompts, drafting("suffix.yaml", []), "sampled", "single")
+    assert "set temperature=0" in found["sampled"]
+    assert len(found["single"]["texts"]) == len(prompts)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "sentence"),
+    [
+        ("eagle.yaml", {"enable_prefix_caching": True}, "set enable_prefix_caching=False"),
+        ("small/eagle.yaml", {}, "and vLLM's model .* is another one"),
+        ("recycling.yaml", {}, "the trees that drafter recycling builds may branch"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_load(recipe, arguments, sentence, model, prompts, tmp_path):
+    with pytest.raises(RuntimeError, match=sentence):
+        run_vllm(tmp_path, model, prompts, drafting(recipe, []) | arguments, "single")

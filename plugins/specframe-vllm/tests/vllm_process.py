@@ -62,6 +62,17 @@ def cancelled(llm: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]
     }
 
 
+def refused(llm: Any, prompts: list[list[int]]) -> str:
+    """The error of a request with a temperature."""
+    from vllm import SamplingParams, TokensPrompt
+
+    try:
+        llm.generate(TokensPrompt(prompt_token_ids=prompts[0]), SamplingParams(temperature=0.7, max_tokens=1))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def preempted(llm: Any) -> int:
     """How many times a request was preempted."""
     return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
@@ -77,6 +88,8 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     for name in task["runs"]:
         if name == "cancel":
             found[name] = cancelled(llm, prompts, tokens)
+        elif name == "sampled":
+            found[name] = refused(llm, prompts)
         else:
             found[name] = generate(llm, prompts, tokens, together=name == "together")
     return found | {"preempted": preempted(llm)}

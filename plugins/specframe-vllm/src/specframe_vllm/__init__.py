@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from specframe.plugin import Register, hookimpl
+
 if TYPE_CHECKING:
     from specframe_vllm.proposer import Proposer as Proposer
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the class that vLLM's arguments name, for the list of what is installed."""
+    register(
+        "extension",
+        "vllm",
+        "specframe_vllm.proposer:Proposer",
+        summary="the drafters of recipes within vLLM, as `specframe_vllm.Proposer`",
+    )
 
 
 def __getattr__(name: str) -> Any:

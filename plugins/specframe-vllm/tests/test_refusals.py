@@ -108,10 +108,12 @@ def test_another_key_is_refused(recipe):
 
 def test_a_tree_that_branches_becomes_a_chain_with_a_warning(read, caplog):
     drafting = read()
+    drafting.report_chain()
     assert drafting.tree.depth == 3
     assert "drafts a chain of 3 in place of the recipe's tree, dynamic" in caplog.text
     caplog.clear()
-    read("tree={use: chain, depth: 2}")
+    read("tree={use: chain, depth: 2}").report_chain()
+    read("drafter={use: suffix}", "tree=null").report_chain()
     assert not caplog.text
 
 

@@ -68,6 +68,7 @@ def assert_own(engine, own, names):
         assert count > 3 and engine.drafted[name][:count] == drafts[name][:count]
 
 
+@pytest.mark.sampled
 def test_a_batch_drafts_as_rows_do_alone(engine, own):
     decode(engine, PROMPTS)
     assert_own(engine, own, PROMPTS)

@@ -60,13 +60,6 @@ class Drafting:
                     f"drafter {name} drafts no deeper than {promise.depth} levels: num_speculative_tokens is {length}"
                 )
             tree = Chain(depth=length)
-            if (grown := plan.parts["tree"].entry.name) != "chain":
-                logging.getLogger(__name__).warning(
-                    "vLLM verifies chains: drafter %s drafts a chain of %d in place of the recipe's tree, %s",
-                    name,
-                    length,
-                    grown,
-                )
         return cls(plan, drafter, tree, length)
 
     @property
@@ -74,6 +67,15 @@ class Drafting:
         """The model of the recipe's target section."""
         model = self.plan.parts["target"].options.get("model")
         return None if model is None else str(model)
+
+    def report_chain(self) -> None:
+        """Warns of a tree in the recipe that becomes a chain."""
+        if self.tree is not None and (grown := self.plan.parts["tree"].entry.name) != "chain":
+            name = self.plan.parts["drafter"].entry.name
+            logging.getLogger(__name__).warning(
+                "vLLM verifies chains: drafter %s drafts a chain of %d in place of the recipe's tree, %s",
+                *(name, self.length, grown),
+            )
 
     def require_features(self, *, pipeline: int, prefix_caching: bool) -> None:
         """Raises CompositionError where vLLM would compute features elsewhere, or not at all."""

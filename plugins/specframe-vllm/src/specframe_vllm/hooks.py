@@ -62,6 +62,7 @@ def _configure(theirs: Any) -> Any:
             drafting.require_features(
                 pipeline=engine.pipeline_parallel_size, prefix_caching=engine.enable_prefix_caching is True
             )
+            drafting.report_chain()
             if drafting.drafter.taps:
                 engine.enable_prefix_caching = False  # vLLM's default is True
         return theirs(engine, usage_context, headless)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specframe.certify.compositions.audit import Audit
+from specframe.certify.compositions.counterexample import Counterexample
 from specframe.certify.compositions.emission import Comparison
 from specframe.files.text import render_table
 
@@ -104,6 +105,8 @@ class Certificate:
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
     """Differences of argmax following from the verifier's rule, or of a native search from the drafter's."""
+    counterexample: Counterexample | None = None
+    """The first error as a tree, with the draws that led to it."""
     guarantees: tuple[Guarantee, ...] = ()
     """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()
@@ -199,6 +202,7 @@ class Certificate:
             "accepting": self.accepting,
             "smaller": list(self.smaller),
             "shortcuts": list(self.shortcuts),
+            "counterexample": self.counterexample and self.counterexample.as_dict(),
             "weights_unread": list(self.unread),
             "interrupted": self.interrupted,
             "branches": sum(case.comparison.enumeration.branches for case in self.cases),

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
-from specframe.certify.batches import BatchCases
-from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
+from specframe.certify.cases import BatchCases, TextCases
+from specframe.certify.certificate import EXACT, REDUCED, Case, Certificate, Guarantee
 from specframe.certify.compositions.audit import Audit, audit_drafts
 from specframe.certify.compositions.controls import Parent, WellFormed, WrongBonus, defects
+from specframe.certify.compositions.counterexample import Counterexample, definition, find_counterexample
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress
-from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
-from specframe.certify.compositions.shortcuts import ShortcutProbe, check_search, check_shortcuts, probe_session
+from specframe.certify.compositions.guided import decode
+from specframe.certify.compositions.shortcuts import (
+    RULE,
+    Astray,
+    ShortcutProbe,
+    check_search,
+    check_shortcuts,
+    probe_session,
+)
 from specframe.certify.compositions.small import (
     CHEAP,
     EOS,
@@ -32,6 +39,7 @@ from specframe.kernel.composition import will_approximate
 from specframe.kernel.interfaces import Observer
 from specframe.kernel.types import Cycle, TokenTree
 from specframe.recipes.build import Plan
+from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.laws import Sampling
 
 Listener = Callable[[str, EnumerationProgress], None]
@@ -39,10 +47,10 @@ Listener = Callable[[str, EnumerationProgress], None]
 
 ALONE = 120
 """The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
-PAIRS = 500
-"""The most branches of two levels."""
 DRAWN = 4
 """Cycles of texts without force, whose trees the checks at temperature 0 take, too."""
+CONTROL = "control: "
+"""Begins the name of a copy that is broken on purpose."""
 PLAIN = Sampling(temperature=1.0)
 """Leaves every token possible, so that deliberately broken copies differ from the original."""
 
@@ -69,15 +77,17 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
         failed = promised and not case.exact
         if interrupted or failed:
             break
+    shortcuts = [] if interrupted or not promised else certifier.shortcuts(settings)
     return Certificate(
         promised=promised,
         cases=tuple(cases),
         controls=() if interrupted or failed else tuple(certifier.controls(settings)),
         audit=None if interrupted else certifier.audit(),
         interrupted=interrupted,
-        reach=certifier.reach,
+        reach=certifier.texts.reach,
         drafts=(certifier.versions[0].promise.nodes or 2) > 1,
-        shortcuts=() if interrupted or not promised else tuple(certifier.shortcuts(settings)),
+        shortcuts=tuple(shortcuts),
+        counterexample=certifier.example(),
         guarantees=() if interrupted or promised else tuple(certifier.guarantees(settings)),
         approximate=will_approximate(plan.parts["target"]),
     )
@@ -93,10 +103,17 @@ class _Certifier:
     """The verifier's promise to be lossless: then a case ends where it is broken."""
     version: int = 1
     """The largest of the smaller compositions that was not found to be too large yet."""
-    reach: Reach = field(default_factory=Reach)
-    """Reach of the guided texts so far."""
-    texts: dict[Sampling, Guide] = field(default_factory=dict)
-    """The text that the composition drafts under each sampling."""
+    failed: tuple[Emission, Comparison] | None = None
+    """The case that does not emit the target's distribution, though it must."""
+    astray: Counterexample | None = None
+    """An error at temperature 0."""
+
+    @cached_property
+    def texts(self) -> TextCases:
+        """The cases after texts that are certain, and what these reach."""
+        own = self.versions[0]
+        whole = own if own.costs is None else replace(own, costs=CHEAP)
+        return TextCases(whole, self.compare, self.as_case, self.budget)
 
     def cases(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields all cases, the cheap ones that find most first."""
@@ -105,7 +122,7 @@ class _Certifier:
         batches = BatchCases(self.versions, self.compare, self.as_case)
         yield from batches.small(label, hot)
         for label, sampling in samplings.items():
-            yield from self.after_certain_text(label, sampling)
+            yield from self.texts.after_certain_text(label, sampling)
         yield from batches.large(label, hot)
         for label, sampling in samplings.items():
             yield from self.case(f"{label}, end of sequence", sampling, seed=0, eos=EOS)
@@ -115,8 +132,8 @@ class _Certifier:
     def check_form(self, settings: SamplingSettings) -> None:
         """Raises CompositionError where a verdict, in a text of the composition's own, has a wrong form."""
         hot = list(self.samplings(settings).values())[-1]
-        decode(self.after("", hot, self.guided(hot).tokens, 0, broken=WellFormed))
-        decode(self.whole.emission("", hot, broken=WellFormed), cycles=DRAWN, tokens=0)
+        decode(self.texts.after("", hot, self.texts.guided(hot).tokens, 0, broken=WellFormed))
+        decode(self.texts.whole.emission("", hot, broken=WellFormed), cycles=DRAWN, tokens=0)
 
     def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
         """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
@@ -146,70 +163,6 @@ class _Certifier:
                 return
             self.version += 1
 
-    def after_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """Cases after a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
-        text = self.guided(sampling)
-        whole = self.after(f"{label}, certain text", sampling, text.tokens, 0)
-        reached = decode(whole)
-        self.reach = Reach(
-            accepted=self.reach.accepted + reached.accepted,
-            levels=max(self.reach.levels, reached.levels),
-            cycles=max(self.reach.cycles, len(reached.counts) - 1),
-        )
-        yield replace(self.case_after(whole, text.tokens, 0), partly=True)
-        if sampling.greedy:
-            return
-        if text.deep < len(text.tokens):
-            yield from self.from_place(f"{label}, from level {text.levels} on", sampling, text.tokens[: text.deep])
-        if text.levels > 2:
-            # After a level that is certain, its distribution in the place of the next one's goes unnoticed.
-            between = range(text.deep - text.levels + 2, text.deep)
-            yield self.pairs(f"{label}, two levels at a time", sampling, text, between)
-        last = len(text.counts) - 1
-        begun = [text.before(cycle) for cycle in {*range(1, min(CYCLES, last)), last}]
-        yield self.pairs(f"{label}, each cycle to number {last}", sampling, text, begun)
-
-    def pairs(self, name: str, sampling: Sampling, text: Guide, places: Iterable[int]) -> Case:
-        """Two tokens at each of these places of a text that is otherwise certain: the case that is farthest off."""
-        cases = []
-        for count in places:
-            certain = text.tokens[:count]
-            emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
-            case = self.case_after(emission, certain, 2, min(PAIRS, self.budget))
-            if not case.exact or case.comparison.enumeration.interrupted:
-                return case
-            cases.append(case)
-        return replace(max(cases, key=lambda case: case.comparison.tv), partly=True)
-
-    def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
-        """Two tokens after a certain text, or one where two have too many branches."""
-        for free in (2, 1):
-            case = self.case_after(self.after(name, sampling, text, free), text, free)
-            if case.settled:
-                break
-        yield replace(case, partly=True)
-
-    def case_after(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
-        """The case of an emission that a certain text begins."""
-        case = self.as_case(emission, self.compare(emission, budget or self.budget // 5), self.whole)
-        return replace(case, forced=len(text), tokens=free)
-
-    @property
-    def whole(self) -> SmallComposition:
-        """The recipe's own composition; where a draft's cost decides, one so low that all nodes pay."""
-        own = self.versions[0]
-        return own if own.costs is None else replace(own, costs=CHEAP)
-
-    def guided(self, sampling: Sampling) -> Guide:
-        """The text that the composition drafts."""
-        if sampling not in self.texts:
-            self.texts[sampling] = guide(partial(self.whole.emission, "", sampling))
-        return self.texts[sampling]
-
-    def after(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
-        """The composition's emission after a certain text; options as in `SmallComposition.emission`."""
-        return forced(self.whole.emission(name, sampling, **options), text, free)
-
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
         """The session's argmax following and the native search, on trees of guided texts and on some drawn ones."""
         trees: dict[tuple[object, ...], TokenTree] = {}
@@ -220,17 +173,25 @@ class _Certifier:
             trees.setdefault(tuple(tuple(column[0].tolist()) for column in columns), tree)
 
         for sampling in self.samplings(settings).values():
-            decode(self.after("", sampling, self.guided(sampling).tokens, 0), keep)
+            decode(self.texts.after("", sampling, self.texts.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
-                decode(self.whole.emission("", sampling, seed=seed), keep, cycles=DRAWN, tokens=0)
-        verifier = self.whole.verifier.build()
-        if not isinstance(verifier, Observer):
-            return check_shortcuts(verifier, trees.values(), VOCAB) + check_search(self.versions[0])
-        found: dict[str, None] = {}
-        hot = list(self.samplings(settings).values())[-1]
-        probe = partial(ShortcutProbe, vocab=VOCAB, found=found)
-        probe_session(self.after("", hot, self.guided(hot).tokens, 0, broken=probe), VOCAB)
-        return [*check_shortcuts(None, trees.values(), VOCAB), *found, *check_search(self.versions[0])]
+                decode(self.texts.whole.emission("", sampling, seed=seed), keep, cycles=DRAWN, tokens=0)
+        verifier = self.texts.whole.verifier.build()
+        found: dict[str, Astray] = {}
+        if isinstance(verifier, Observer):
+            hot = list(self.samplings(settings).values())[-1]
+            probe = partial(ShortcutProbe, vocab=VOCAB, found=found)
+            probe_session(self.texts.after("", hot, self.texts.guided(hot).tokens, 0, broken=probe), VOCAB)
+        asked = None if isinstance(verifier, Observer) else verifier
+        found = check_shortcuts(asked, trees.values(), VOCAB) | found
+        for words, astray in found.items():
+            place = definition(verifier.verify if words.startswith(RULE) else follow_argmax)
+            self.astray = self.astray or astray.example(words, VOCAB, place)
+        return [*found, *check_search(self.versions[0])]
+
+    def example(self) -> Counterexample | None:
+        """The error that was found, as a tree."""
+        return find_counterexample(*self.failed) if self.failed is not None else self.astray
 
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields broken copies of the composition; each must fail.
@@ -244,7 +205,7 @@ class _Certifier:
             lengths = (2, 3, LENGTH)  # a refusal may come late
             for share, length, seed in product((5, 1), lengths, range(self.seeds)):
                 small = replace(small, length=length)
-                emission = broken(partial(small.emission, f"control: {name}", PLAIN, seed=seed), differed)
+                emission = broken(partial(small.emission, CONTROL + name, PLAIN, seed=seed), differed)
                 case = self.as_case(emission, self.compare(emission, self.budget // share), small)
                 if not case.exact or case.comparison.enumeration.interrupted:
                     break
@@ -255,10 +216,10 @@ class _Certifier:
     def too_early(self, settings: SamplingSettings) -> Iterator[Case]:
         """A copy whose bonus comes one node too early, by the recipe's own sampling, if it accepts anything."""
         sampling, differed = small_sampling(settings), list[bool]()
-        text = self.guided(sampling).tokens
+        text = self.texts.guided(sampling).tokens
         broken = partial(WrongBonus, wrong=Parent(), differed=differed)
-        emission = self.after(f"control: {Parent.name}", sampling, text, 0, broken=broken)
-        case = self.case_after(emission, text, 0)
+        emission = self.texts.after(CONTROL + Parent.name, sampling, text, 0, broken=broken)
+        case = self.texts.case_after(emission, text, 0)
         if any(differed):
             yield case
 
@@ -280,7 +241,10 @@ class _Certifier:
                 self.listener(emission.name, now)
 
         budget = max(1, budget or self.budget)
-        return emission.compare(budget=budget, rows=rows, alone=ALONE, progress=progress, early=self.promised)
+        comparison = emission.compare(budget=budget, rows=rows, alone=ALONE, progress=progress, early=self.promised)
+        if self.promised and comparison.tv >= EXACT and not emission.name.startswith(CONTROL):
+            self.failed = emission, comparison
+        return comparison
 
     def as_case(self, emission: Emission, comparison: Comparison, small: SmallComposition) -> Case:
         """The comparison with the reductions made for it."""

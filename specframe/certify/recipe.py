@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from traceback import walk_tb
 
 from specframe.certify.certificate import Certificate
 from specframe.certify.certify import Listener, certify_plan
-from specframe.certify.compositions.controls import Around
+from specframe.certify.compositions.counterexample import call_of
 from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.models import read_recipe
 from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.decoding.session import Session
 from specframe.files.provenance import named_weights
 from specframe.kernel.capabilities import Shrinkable, Untrained, is_approximate
 from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
@@ -22,8 +22,6 @@ from specframe.recipes.build import Plan, plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.zoo import ZOO, fetch_model
 
-METHODS = ("open", "observe", "keep", "verify", "grow", "propose", "commit", "bind", "admit", "score")
-"""The calls of a session to its parts, by which a message names the one that failed."""
 RULES = (".verify", ".observe", ".grow")
 """Calls that do not depend on a drafter's size."""
 BUDGET = 100_000
@@ -80,7 +78,7 @@ def certify_recipe(
     except SpecframeError:
         raise
     except Exception as error:  # a part under development may raise anything
-        call = _call(error)
+        call = call_of(reversed([frame for frame, _ in walk_tb(error.__traceback__)]))
         advice = "" if call is not None and call.endswith(RULES) else _advice(plan)
         reason = (
             f"the composition fails on a small target{f', in {call}' if call else ''}, at {raised_at(error)}{advice}"
@@ -104,17 +102,6 @@ def _require_places(weights: Mapping[str, str]) -> None:
     for option, name in weights.items():
         if not name.startswith(ZOO) and find_place(name) is None:
             raise WeightsError(f"{option}: there is no folder {name}; a certificate needs no weights: leave them out")
-
-
-def _call(error: BaseException) -> str | None:
-    """The innermost method of a part that an error was raised in, as `Class.method`; None where there is none."""
-    found, trace = None, error.__traceback__
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        part = frame.f_locals.get("self")
-        if frame.f_code.co_name in METHODS and part is not None and not isinstance(part, Session | Around):
-            found = f"{type(part).__name__}.{frame.f_code.co_name}"
-    return found
 
 
 def _advice(plan: Plan) -> str:

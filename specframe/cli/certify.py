@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from specframe.cli.arguments import (
+    PATH,
     allow_env_option,
     json_option,
     no_local_code_option,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     "--budget", type=click.IntRange(min=1), default=100_000, metavar="N", help="branches to enumerate per case, at most"
 )
 @click.option("--exact-only", is_flag=True, help="only enumerate; do not load the recipe's own model")
+@click.option("--html", type=PATH, metavar="FILE", help="write a counter-example, if there is one, as a page")
 @click.option("--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead")
 def certify(
     recipe: str | None,
@@ -43,6 +46,7 @@ def certify(
     as_json: bool,
     budget: int,
     exact_only: bool,
+    html: Path | None,
     against: str | None,
 ) -> int:
     """Prove that a recipe is lossless: enumerate every random outcome of the real code.
@@ -53,18 +57,27 @@ def certify(
 
     if against is not None and recipe is not None:
         raise InputError(f"give either a recipe or --against: {recipe} and {against} are two things")
+    if against is not None and html is not None:
+        raise InputError("--html draws a recipe's counter-example: it does not go with --against")
     if against is not None:
         return _certify_function(against, budget, as_json=as_json)
     if recipe is None:
         raise InputError("give a recipe, or --against FILE.py:FUNCTION")
     plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
-    return _certify_plan(plan, budget, [] if exact_only else plan.settings["run"].prompts, as_json=as_json)
+    prompts = [] if exact_only else plan.settings["run"].prompts
+    return _certify_plan(plan, budget, prompts, html, as_json=as_json)
 
 
-def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json: bool) -> int:
+def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], html: Path | None, *, as_json: bool) -> int:
     from specframe.certify.recipe import certify_recipe
     from specframe.cli.render.certificate import print_certificate, progress_shown
+    from specframe.cli.show import load_renderer
+    from specframe.files.folders import check_file
+    from specframe.files.provenance import write_text
 
+    if html is not None:  # before minutes of enumeration, not after
+        check_file(html, "give --html another place")
+        render = load_renderer()
     with ExitStack() as bar:
         listener = bar.enter_context(progress_shown(quiet=as_json))
 
@@ -77,7 +90,9 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
     if as_json:
         print(json.dumps(certificate.as_dict()))
     else:
-        print_certificate(certificate.as_dict(), plan.recipe.path.name)
+        print_certificate(certificate.as_dict(), plan.recipe.path.name, certificate.counterexample)
+    if html is not None and certificate.counterexample is not None:
+        write_text(html, render(certificate.counterexample.trace))
     as_declared = not certificate.promised and not certificate.interrupted and certificate.kept
     return 0 if as_declared or (certificate.composed and certificate.passed) else 1
 

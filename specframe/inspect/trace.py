@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from specframe.inspect.detokenise import REACH, Wording
 from specframe.inspect.recorder import (
     Bonus,
     DrawName,
+    Path,
     Recorder,
     Trace,
     TracedCycle,
@@ -55,7 +56,8 @@ def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
             sources += [(number, place) for place in range(kept)]
             acceptance.add(cycle)
             context = [*row, *entry.tokens[:before]][-REACH - 1 :]
-            cycles.append(_cycle(number, cycle, recorder, kept, wording, context))
+            law = recorder.p(cycle.draft)
+            cycles.append(traced_cycle(number, cycle, law, recorder.q, kept, wording, context))
     acceptance.settle()
     texts = wording.pieces(row, entry.tokens)
     lengths = [0, *(len(cycle.path) for cycle in cycles)]
@@ -87,12 +89,21 @@ def reading_law(settings: SamplingSettings) -> Sampling:
     return settings.law()
 
 
-def _cycle(
-    number: int, cycle: Cycle, recorder: Recorder, kept: int, wording: Wording, context: Sequence[int]
+def traced_cycle(
+    number: int,
+    cycle: Cycle,
+    law: Tensor,
+    known: Callable[[Path], float | None],
+    kept: int,
+    wording: Wording,
+    context: Sequence[int],
 ) -> TracedCycle:
-    """The cycle as plain data; context are the last committed tokens before it, the root at their end."""
+    """A cycle of one row as plain data.
+
+    `law` [N, V] is the target's after every node, `known` the drafter's probability of a node where it was recorded;
+    `context` are the last committed tokens before the cycle, the root at their end.
+    """
     tree, verdict = cycle.draft, cycle.verdict
-    law = recorder.p(tree)  # [N, V]
     above = tree.parent[0].clamp(min=0)
     p = law[above, tree.tokens.where(tree.valid, 0)[0]].tolist()  # the root's and padding's are meaningless
     q = _recorded_q(cycle)
@@ -104,7 +115,7 @@ def _cycle(
         if not valid:
             continue
         before = context[:-1] if not index else [*context, *paths[index][:-1]]
-        known = recorder.q(paths[index])
+        drafted = known(paths[index])
         nodes.append(
             TracedNode(
                 index=index,
@@ -113,7 +124,7 @@ def _cycle(
                 token=token,
                 text=wording.after(before, token),
                 p=p[index] if index else None,
-                q=known if known is not None else q[index],
+                q=drafted if drafted is not None else q[index],
                 draw=DRAW_NAMES[draw] if index else None,
                 verdict="accepted" if index in path else "rejected" if index else "root",
             )

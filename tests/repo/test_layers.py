@@ -14,7 +14,7 @@ from tests.repo.repository import PLUGINS, ROOT, name, sources
 LAYERS = ("kernel", "recipes", "native", "sampling", "neural", "files", "components", "decoding")
 USES = ("training", "certify", "bench", "inspect", "interchange")
 """Uses of decoding; these do not import each other, but for the pairs below."""
-ACROSS = {("inspect", "bench"), ("inspect", "training")}
+ACROSS = {("certify", "inspect"), ("inspect", "bench"), ("inspect", "training")}
 NEEDS = {"kernel": frozenset[str](), "recipes": frozenset({"omegaconf", "packaging", "pluggy", "yaml"})}
 """Packages that layers without torch import at run time."""
 PUBLIC = ("specframe", "specframe.plugin", "specframe.neural", "specframe.testing")

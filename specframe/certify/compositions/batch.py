@@ -20,7 +20,7 @@ from specframe.certify.compositions.guided import Forced
 from specframe.decoding.requests import Entry, Request
 from specframe.decoding.session import Session
 from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import Cycle
+from specframe.kernel.types import Committed, Cycle, Scores, Verdict
 from specframe.sampling.laws import Processor
 from specframe.sampling.random import SeededRandom
 
@@ -127,12 +127,15 @@ class Accompanied(Emission):
         leaving: list[tuple[int, Entry]] = []
         time = 0
 
-        def leave(cycle: Cycle) -> None:  # within a cycle, so that several rows leave at once
-            for left, entry in leaving:
+        def watch(cycle: Cycle) -> None:
+            for left, entry in leaving:  # within a cycle, so that several rows leave at once
                 if left == time:
                     session.cancel(entry)
+            branches = [row for row, entry in enumerate(session.cycle_rows) if entry.request.seed == WATCHED]
+            if self.watch is not None and branches:
+                self.watch(rows_of(cycle, torch.tensor(branches)))
 
-        session = Session(parts, rows + len(line), room, random=BatchStreams(random), watch=leave)
+        session = Session(parts, rows + len(line), room, random=BatchStreams(random), watch=watch)
 
         def admit(chosen: Sequence[int]) -> None:
             entries = session.admit([requests[place] for place in chosen])
@@ -166,6 +169,18 @@ class Accompanied(Emission):
             seed=3 * self.batch.number + other.shift,
             max_new_tokens=other.tokens or length,
         )
+
+
+def rows_of(cycle: Cycle, rows: Tensor) -> Cycle:
+    """A cycle's rows, int64 [R], without features."""
+    verdict = Verdict(cycle.verdict.path[rows], cycle.verdict.length[rows], cycle.verdict.bonus[rows])
+    committed = cycle.committed
+    return Cycle(
+        draft=cycle.draft.take(rows),
+        scores=Scores(cycle.scores.logits[rows], {}),
+        verdict=verdict,
+        committed=Committed(committed.tokens[rows], committed.count[rows], {}, committed.root[rows]),
+    )
 
 
 @dataclass

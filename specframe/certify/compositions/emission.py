@@ -42,7 +42,7 @@ class Emission:
     streams: Callable[[Forks], Streams] = ForkedStreams
     """The session's random streams over the forks; others than these in a negative control."""
     watch: Callable[[Cycle], None] | None = None
-    """Callback that gets every cycle of every branch, admissions included."""
+    """Callback that gets every cycle of the branches, admissions included, without other rows."""
     sessions: int = 0
     """Number of sessions of two rows each that the same parts have decoded before."""
 
@@ -139,7 +139,7 @@ def compare(wanted: dict[Outcome, float], emitted: Enumeration, *, first: int = 
     worst = max(everything, key=lambda o: _off(wanted, got, o, emitted.exhausted))
     prefix: Outcome = ()
     for length in range(1, len(worst) + 1):
-        short_wanted, short_got = _marginal(wanted, length), _marginal(got, length)
+        short_wanted, short_got = marginal(wanted, length), marginal(got, length)
         keys = list(dict.fromkeys([*short_wanted, *short_got]))
         off = {key: _off(short_wanted, short_got, key, emitted.exhausted) for key in keys}
         farthest = max(keys, key=off.__getitem__)
@@ -148,7 +148,7 @@ def compare(wanted: dict[Outcome, float], emitted: Enumeration, *, first: int = 
             break
     return Comparison(
         tv=distance(wanted, got),
-        first_tv=distance(_marginal(wanted, first), _marginal(got, first)),
+        first_tv=distance(marginal(wanted, first), marginal(got, first)),
         worst=worst,
         wanted=wanted.get(worst, 0.0),
         got=got.get(worst, 0.0),
@@ -168,7 +168,8 @@ def _off(wanted: dict[Outcome, float], got: dict[Outcome, float], outcome: Outco
     return abs(difference) if exhausted else max(0.0, difference)
 
 
-def _marginal(law: dict[Outcome, float], length: int) -> dict[Outcome, float]:
+def marginal(law: dict[Outcome, float], length: int) -> dict[Outcome, float]:
+    """The distribution of the first tokens of an outcome."""
     parts: dict[Outcome, list[float]] = {}
     for outcome, mass in law.items():
         parts.setdefault(outcome[:length], []).append(mass)

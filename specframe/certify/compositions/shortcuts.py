@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from specframe.certify.compositions.controls import Around
+from specframe.certify.compositions.counterexample import Counterexample, Place, branch_trace
 from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.guided import Deepest
 from specframe.certify.compositions.small import SmallComposition
@@ -30,10 +31,12 @@ from specframe.components.targets.tiny import random_model
 from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
+from specframe.inspect.detokenise import Wording
+from specframe.inspect.trace import traced_cycle
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.sampling import Laws, RandomSource
-from specframe.kernel.types import Context, Expand, TokenTree, Verdict
+from specframe.kernel.types import Committed, Context, Cycle, Expand, Scores, TokenTree, Verdict
 from specframe.neural import NeuralDrafter
 from specframe.sampling.greedy import follow_argmax
 from specframe.sampling.lazy import AllLaws
@@ -58,8 +61,41 @@ Judge = Callable[[TokenTree, Tensor], Verdict]
 """A tree and the target's argmax after its nodes, [B, N], make a verdict."""
 
 
-def check_shortcuts(verifier: Verifier | None, trees: Iterable[TokenTree], vocab: int) -> list[str]:
-    """The wrong tokens at temperature 0 of a session and of its lossless verifier, in words; empty: there are none.
+@dataclass(frozen=True)
+class Astray:
+    """A verdict at temperature 0 that emits another token than the target's."""
+
+    tree: TokenTree  # of one row
+    verdict: Verdict
+    argmax: Tensor  # [1, N] int64, the target's token after each node
+    emitted: list[int]
+    due: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.emitted} is emitted where {self.due} is due"
+
+    def example(self, case: str, vocab: int, place: Place) -> Counterexample:
+        """The verdict as a counter-example, whose token was decided at a place."""
+        law = one_hot(self.argmax, vocab).double()  # [1, N, V]
+        cycle = Cycle(self.tree, Scores(law, {}), self.verdict, Committed.of(self.verdict, self.tree, {}))
+        root = int(self.tree.tokens[0, 0])
+        traced = traced_cycle(1, cycle, law[0], lambda path: None, len(self.emitted), Wording(None), [root])
+        wrong = next(i for i, token in enumerate(self.emitted) if self.due[i : i + 1] != [token])
+        return Counterexample(
+            case=case,
+            before=tuple(self.emitted[:wrong]),
+            token=self.emitted[wrong],
+            wanted=0.0,
+            got=1.0,
+            node=(0, *traced.path)[wrong],
+            draws=(),
+            decided=place,
+            trace=branch_trace(case, [root], 0.0, [traced]),
+        )
+
+
+def check_shortcuts(verifier: Verifier | None, trees: Iterable[TokenTree], vocab: int) -> dict[str, Astray]:
+    """The wrong tokens at temperature 0 of a session and of its lossless verifier, by their words; empty: none.
 
     Each tree has one row. A session follows the argmax itself where all rows are greedy, and asks the rule where greedy
     rows stand among sampled ones: both must emit the target's tokens, whichever these are. A rule that follows its
@@ -68,14 +104,14 @@ def check_shortcuts(verifier: Verifier | None, trees: Iterable[TokenTree], vocab
     judges: dict[str, Judge] = {"the session's `follow_argmax`": follow_argmax}
     if verifier is not None:
         judges[RULE] = lambda tree, argmax: _on_sure_laws(verifier, tree, argmax, vocab)
-    found: dict[str, None] = {}
+    found: dict[str, Astray] = {}
     for tree in trees:
         argmax = _leading(tree, vocab)  # [R, N]
         rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
         for name, judge in judges.items():
             if wrong := _astray(judge, rows, argmax):
-                found[f"{name} at temperature 0: {wrong}"] = None
-    return list(found)
+                found.setdefault(f"{name} at temperature 0: {wrong}", wrong)
+    return found
 
 
 @dataclass(frozen=True)
@@ -86,8 +122,8 @@ class ShortcutProbe(Around):
     """
 
     vocab: int
-    found: dict[str, None]
-    """Dictionary that gets what is wrong, in words."""
+    found: dict[str, Astray]
+    """Dictionary that gets what is wrong, by its words."""
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The inner verdict."""
@@ -97,7 +133,7 @@ class ShortcutProbe(Around):
             ends = [(row % count, row // count % self.vocab) for row in range(len(tree.tokens))]
             argmax = torch.tensor([_row(tree, row, *end, end[1] + 1, self.vocab) for row, end in enumerate(ends)])
             if wrong := _astray(lambda rows, most: _on_sure_laws(copied, rows, most, self.vocab), tree, argmax):
-                self.found[f"{RULE} at temperature 0: {wrong}"] = None
+                self.found.setdefault(f"{RULE} at temperature 0: {wrong}", wrong)
         return self.inner.verify(tree, laws, random)
 
 
@@ -115,8 +151,8 @@ def _on_sure_laws(verifier: Verifier, tree: TokenTree, argmax: Tensor, vocab: in
     return verifier.verify(tree, laws, SeededRandom(0, len(argmax)).verify)
 
 
-def _astray(judge: Judge, rows: TokenTree, argmax: Tensor) -> str | None:
-    """A row in which a judge emits another token than the target's, argmax [R, N]: in words, or None."""
+def _astray(judge: Judge, rows: TokenTree, argmax: Tensor) -> Astray | None:
+    """A row in which a judge emits another token than the target's, argmax [R, N]; None where there is none."""
     verdict = judge(rows, argmax)
     nodes = verdict.slots  # [R, A + 1], -1 padded
     there = nodes >= 0
@@ -126,9 +162,10 @@ def _astray(judge: Judge, rows: TokenTree, argmax: Tensor) -> str | None:
     wrong = ((emitted != due) | torch.nn.functional.pad(apart & there[:, 1:], (1, 0))).any(1).nonzero()[:, 0]
     if not len(wrong):
         return None
-    row = int(wrong[0])
-    pair = ([token for token in found[row].tolist() if token >= 0] for found in (emitted, due))
-    return "{} is emitted where {} is due".format(*pair)
+    row = wrong[:1]
+    pair = ([token for token in found[int(row)].tolist() if token >= 0] for found in (emitted, due))
+    one = Verdict(verdict.path[row], verdict.length[row], verdict.bonus[row])
+    return Astray(rows.take(row), one, argmax[row], *pair)
 
 
 def _leading(tree: TokenTree, vocab: int) -> Tensor:

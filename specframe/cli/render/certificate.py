@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from specframe.cli.render.trees import draw
 from specframe.files.text import counted, open_console, printable, printable_data
+from specframe.inspect.detokenise import probability
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specframe.certify.compositions.counterexample import Counterexample, Drawn, Place
     from specframe.certify.compositions.enumeration import EnumerationProgress
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
@@ -61,8 +66,8 @@ def _progress_lines() -> Callable[[str, EnumerationProgress], None]:
     return listen
 
 
-def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
-    """Prints a recipe's certificate."""
+def print_certificate(certificate: dict[str, Any], recipe: str, example: Counterexample | None = None) -> None:
+    """Prints a recipe's certificate, and its counter-example."""
     console = open_console()
     certificate = printable_data(certificate)
     _print_title(console, recipe, "every random outcome of the recipe's own code, on small vocabularies")
@@ -80,7 +85,34 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
         console.print(_departure(certificate["departure"]))
     if certificate["distance"] is not None:
         _print_distance(console, certificate["distance"])
+    if example is not None:
+        console.print(_counterexample(example))
     console.print(f"\n{verdict(certificate)}", style="bold")
+
+
+def _counterexample(example: Counterexample) -> Group:
+    """The draft whose verdict emits a token too often, what was drawn for it, and the line that decided."""
+    cycle, before = example.cycle, " ".join(map(str, example.before))
+    after = f"after the text {before}" if before else "as the first token"
+    token = "the end" if example.token < 0 else f"token {example.token}"
+    node = next(node for node in cycle.nodes if node.index == example.node)
+    lines = [f"  drawn in {_place(drawn.place)}: {_choice(drawn)}" for drawn in example.draws]
+    return Group(
+        Text(f"\ncounter-example ({printable(example.case)})", style="bold"),
+        f"{after}, {token} has probability {example.got:.6f} instead of {example.wanted:.6f}",
+        Padding(draw(cycle), (0, 0, 0, 2)),
+        *lines,
+        f"  {token} follows node {node.text}, level {node.depth}, as decided in {_place(example.decided)}",
+    )
+
+
+def _place(place: Place) -> str:
+    return printable(f"{place.call} ({place.file}:{place.line})")
+
+
+def _choice(drawn: Drawn) -> str:
+    """The option that was drawn, and the probabilities of all."""
+    return f"option {drawn.option} of {' '.join(map(probability, drawn.law))}"
 
 
 def print_function(summary: dict[str, Any]) -> None:

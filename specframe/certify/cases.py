@@ -1,15 +1,19 @@
-"""Cases of a row among others: small batches of every size first, then batches that rows leave and join."""
+"""The cases of a certificate that are enumerated in part: after texts that are certain, and among other rows.
+
+Of batches the small ones of every size come first, then those that rows leave and join.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from specframe.certify.certificate import Case
+from specframe.certify.certificate import Case, Reach
 from specframe.certify.compositions.batch import BATCHES, LEAVES_TWICE, Accompanied, RowsOfBatch
 from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.guided import forced, guide
+from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
 from specframe.certify.compositions.small import SmallComposition
 from specframe.sampling.laws import Sampling
 
@@ -25,6 +29,87 @@ SESSIONS = 2
 """Sessions that the parts of a case have decoded before."""
 
 
+PAIRS = 500
+"""The most branches of two levels."""
+Compare = Callable[[Emission, int | None, int], Comparison]
+"""Function of an emission, the most branches (None: the certificate's budget), and those that run in one call."""
+AsCase = Callable[[Emission, Comparison, SmallComposition], Case]
+"""Function that notes how a composition is smaller than the recipe's."""
+
+
+@dataclass
+class TextCases:
+    """The cases of a composition after a text that is certain, and how far these texts reach."""
+
+    whole: SmallComposition
+    """The recipe's own composition; where a draft's cost decides, one so low that all nodes pay."""
+    compare: Compare
+    as_case: AsCase
+    budget: int
+    reach: Reach = field(default_factory=Reach)
+    """Reach of the guided texts so far."""
+    texts: dict[Sampling, Guide] = field(default_factory=dict)
+    """The text that the composition drafts under each sampling."""
+
+    def after_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """Cases after a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
+        text = self.guided(sampling)
+        whole = self.after(f"{label}, certain text", sampling, text.tokens, 0)
+        reached = decode(whole)
+        self.reach = Reach(
+            accepted=self.reach.accepted + reached.accepted,
+            levels=max(self.reach.levels, reached.levels),
+            cycles=max(self.reach.cycles, len(reached.counts) - 1),
+        )
+        yield replace(self.case_after(whole, text.tokens, 0), partly=True)
+        if sampling.greedy:
+            return
+        if text.deep < len(text.tokens):
+            yield from self.from_place(f"{label}, from level {text.levels} on", sampling, text.tokens[: text.deep])
+        if text.levels > 2:
+            # After a level that is certain, its distribution in the place of the next one's goes unnoticed.
+            between = range(text.deep - text.levels + 2, text.deep)
+            yield self.pairs(f"{label}, two levels at a time", sampling, text, between)
+        last = len(text.counts) - 1
+        begun = [text.before(cycle) for cycle in {*range(1, min(CYCLES, last)), last}]
+        yield self.pairs(f"{label}, each cycle to number {last}", sampling, text, begun)
+
+    def pairs(self, name: str, sampling: Sampling, text: Guide, places: Iterable[int]) -> Case:
+        """Two tokens at each of these places of a text that is otherwise certain: the case that is farthest off."""
+        cases = []
+        for count in places:
+            certain = text.tokens[:count]
+            emission = forced(self.whole.emission(name, sampling), certain, 2, ending=True)
+            case = self.case_after(emission, certain, 2, min(PAIRS, self.budget))
+            if not case.exact or case.comparison.enumeration.interrupted:
+                return case
+            cases.append(case)
+        return replace(max(cases, key=lambda case: case.comparison.tv), partly=True)
+
+    def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
+        """Two tokens after a certain text, or one where two have too many branches."""
+        for free in (2, 1):
+            case = self.case_after(self.after(name, sampling, text, free), text, free)
+            if case.settled:
+                break
+        yield replace(case, partly=True)
+
+    def case_after(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
+        """The case of an emission that a certain text begins."""
+        case = self.as_case(emission, self.compare(emission, budget or self.budget // 5, SIDE_BY_SIDE), self.whole)
+        return replace(case, forced=len(text), tokens=free)
+
+    def guided(self, sampling: Sampling) -> Guide:
+        """The text that the composition drafts."""
+        if sampling not in self.texts:
+            self.texts[sampling] = guide(partial(self.whole.emission, "", sampling))
+        return self.texts[sampling]
+
+    def after(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
+        """The composition's emission after a certain text; options as in `SmallComposition.emission`."""
+        return forced(self.whole.emission(name, sampling, **options), text, free)
+
+
 @dataclass
 class BatchCases:
     """The cases of a composition, in ever smaller versions, whose row is decoded with others or after them.
@@ -33,9 +118,8 @@ class BatchCases:
     """
 
     versions: Sequence[SmallComposition]
-    compare: Callable[[Emission, int | None, int], Comparison]
-    """Function of an emission, the most branches (None: the certificate's budget), and those that run in one call."""
-    as_case: Callable[[Emission, Comparison, SmallComposition], Case]
+    compare: Compare
+    as_case: AsCase
     openings: dict[Sampling, tuple[int, ...]] = field(default_factory=dict)
     """The first tokens that the smallest version drafts under each sampling."""
 

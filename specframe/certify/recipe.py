@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic
 from traceback import walk_tb
 
 from specframe.certify.certificate import Certificate
 from specframe.certify.certify import Listener, certify_plan
 from specframe.certify.compositions.counterexample import call_of
+from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.guarantees import measure_departure, measure_distance
 from specframe.certify.real import certify_real
 from specframe.decoding.models import read_recipe
@@ -34,6 +36,7 @@ def certify(
     overrides: Sequence[str] = (),
     budget: int = BUDGET,
     exact_only: bool = False,
+    seconds: float | None = None,
     listener: Listener | None = None,
     local_code: bool = True,
 ) -> Certificate:
@@ -44,6 +47,7 @@ def certify(
         overrides: `key=value` texts that replace values of the recipe.
         budget: branches to enumerate per case, at most.
         exact_only: only enumerate; do not load the recipe's own model.
+        seconds: end the enumeration after this time; what was not run by then is not shown.
         listener: called with the name of a case and the progress of its enumeration.
         local_code: allow components from `./file.py:Name`.
 
@@ -52,7 +56,7 @@ def certify(
     """
     asked = plan(read_recipe(recipe, overrides), discover(), local_code)
     prompts = [] if exact_only else asked.settings["run"].prompts
-    return certify_recipe(asked, prompts, budget=budget, listener=listener)
+    return certify_recipe(asked, prompts, budget=budget, seconds=seconds, listener=listener)
 
 
 def certify_recipe(
@@ -60,10 +64,13 @@ def certify_recipe(
     prompts: Sequence[Prompt],
     *,
     budget: int = BUDGET,
+    seconds: float | None = None,
     listener: Listener | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Certificate:
     """The certificate of a plan; with prompts, its own model decodes them, and `announce` gets each step of that.
+
+    The enumeration is interrupted after `seconds`, if there is such a limit.
 
     Raises InputError for a composition that fails on a small target, WeightsError for weights that do not exist.
     """
@@ -73,6 +80,8 @@ def certify_recipe(
     _require_places(weights)
     if prompts:
         fetch_model(plan.parts["target"].options.get("model"))  # now, and not after minutes of enumeration
+    if seconds is not None:
+        listener = _until(monotonic() + seconds, listener)
     try:
         certificate = certify_plan(plan, budget=budget, listener=listener)
     except SpecframeError:
@@ -95,6 +104,18 @@ def certify_recipe(
     if certificate.real is None:
         certificate = replace(certificate, unread=tuple(sorted(weights.values())))
     return certificate
+
+
+def _until(end: float, listener: Listener | None) -> Listener:
+    """The listener, which interrupts the enumeration at a time, as Ctrl-C would."""
+
+    def listen(name: str, progress: EnumerationProgress) -> None:
+        if listener is not None:
+            listener(name, progress)
+        if monotonic() > end:
+            raise KeyboardInterrupt
+
+    return listen
 
 
 def _require_places(weights: Mapping[str, str]) -> None:

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 @click.option(
     "--budget", type=click.IntRange(min=1), default=100_000, metavar="N", help="branches to enumerate per case, at most"
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="end the enumeration after this time; what was not run is not shown",
+)
 @click.option("--exact-only", is_flag=True, help="only enumerate; do not load the recipe's own model")
 @click.option("--html", type=PATH, metavar="FILE", help="write a counter-example, if there is one, as a page")
 @click.option("--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead")
@@ -45,6 +51,7 @@ def certify(
     allow_env: bool,
     as_json: bool,
     budget: int,
+    seconds: float | None,
     exact_only: bool,
     html: Path | None,
     against: str | None,
@@ -57,18 +64,21 @@ def certify(
 
     if against is not None and recipe is not None:
         raise InputError(f"give either a recipe or --against: {recipe} and {against} are two things")
-    if against is not None and html is not None:
-        raise InputError("--html draws a recipe's counter-example: it does not go with --against")
+    if against is not None and (html is not None or seconds is not None):
+        option = "--seconds" if html is None else "--html"
+        raise InputError(f"{option} is for recipes: it does not go with --against")
     if against is not None:
         return _certify_function(against, budget, as_json=as_json)
     if recipe is None:
         raise InputError("give a recipe, or --against FILE.py:FUNCTION")
     plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
     prompts = [] if exact_only else plan.settings["run"].prompts
-    return _certify_plan(plan, budget, prompts, html, as_json=as_json)
+    return _certify_plan(plan, budget, seconds, prompts, html, as_json=as_json)
 
 
-def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], html: Path | None, *, as_json: bool) -> int:
+def _certify_plan(
+    plan: Plan, budget: int, seconds: float | None, prompts: Sequence[Prompt], html: Path | None, *, as_json: bool
+) -> int:
     from specframe.certify.recipe import certify_recipe
     from specframe.cli.render.certificate import print_certificate, progress_shown
     from specframe.cli.show import load_renderer
@@ -86,7 +96,9 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], html: Path
             if not as_json:
                 print(f"the recipe's own model: {step}", file=sys.stderr, flush=True)
 
-        certificate = certify_recipe(plan, prompts, budget=budget, listener=listener, announce=announce)
+        certificate = certify_recipe(
+            plan, prompts, budget=budget, seconds=seconds, listener=listener, announce=announce
+        )
     if as_json:
         print(json.dumps(certificate.as_dict()))
     else:

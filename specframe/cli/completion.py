@@ -1,4 +1,4 @@
-"""What a shell completes: recipes, components, and the options of the component in question.
+"""Completions of a shell: recipes, components, and the options of the component in question.
 
 `specframe completion SHELL` prints the script by which it asks for them.
 """

@@ -124,10 +124,18 @@ def test_a_right_composition_has_none(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["counterexample"] is None and not page.exists()
 
 
+def test_what_was_not_run_in_time_is_not_shown(tmp_path, capsys):
+    recipe = written(tmp_path, FALCON)
+    assert main(["certify", str(recipe), "--exact-only", "--seconds", "0.001"]) == 1
+    assert "not shown: interrupted before every branch was run" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--against", "rule.py:accept", "--html", "x.html"], "--html draws a recipe's counter-example"),
+        (["--against", "rule.py:accept", "--html", "x.html"], "--html is for recipes"),
+        (["--against", "rule.py:accept", "--seconds", "5"], "--seconds is for recipes"),
+        (["recipe.yaml", "--seconds", "0"], "--seconds"),
         (["recipe.yaml", "--html", "."], "give --html another place"),
     ],
 )

@@ -134,7 +134,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def find_counterexample(emission: Emission, comparison: Comparison) -> Counterexample | None:
     """The counter-example of an emission that is not the target's; None where no branch of it can be run again alone.
 
-    That is so for parts whose course depends on more than their draws, such as on the branches that run beside them.
+    That is so for parts whose course depends on more than their draws, such as on the other branches of a batch.
     A branch that draws the token as its bonus is preferred: where a rule is wrong after a refusal, a token that is
     emitted too often is also accepted as often as it should be.
     """

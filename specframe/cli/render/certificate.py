@@ -138,11 +138,11 @@ def _print_title(console: Console, name: str, what: str) -> None:
 
 def verdict(certificate: dict[str, Any]) -> str:
     """The certificate in one sentence."""
-    if certificate["interrupted"]:
-        return "interrupted: nothing is certified"
     if certificate["tv"] >= EXACT:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] or certificate["approximate"] else off + ", as its verifier declares"
+    if certificate["interrupted"]:
+        return "not shown: interrupted before every branch was run"
     if certificate["shortcuts"]:
         return f"not lossless: {certificate['shortcuts'][0]}"
     if not certificate["control_failed"]:

@@ -97,7 +97,7 @@ class Rows:
         `last`.
         """
         known = {read.name: read for read in reads}
-        self._release([name for name in self.names if self._follows(known.get(name))])
+        self._release([name for name in self.names if self._follows(known.get(name))], last)
         self._read = {name: part for name, part in self._read.items() if name in unfinished}
         if self.names:
             self._commit([known[name] for name in self.names], features, last)
@@ -117,12 +117,12 @@ class Rows:
             return False
         return len(read.text) - read.new == self._lengths[read.name] == read.start + 1
 
-    def _release(self, kept: list[str]) -> None:
+    def _release(self, kept: list[str], last: Tensor) -> None:
         """Keeps the rows of these requests."""
         if kept == self.names:
             return
         if kept:
-            self.drafter.keep(torch.tensor([self.names.index(name) for name in kept]))
+            self.drafter.keep(_tensor([self.names.index(name) for name in kept], last))
         else:
             self.drafter.open(*self._sizes)
         self.names, self._lengths = kept, {name: self._lengths[name] for name in kept}

@@ -3,7 +3,8 @@
 import pytest
 from serving import QUESTION, Serving
 
-from specframe_serve.web.access import hosts_for
+from specframe import InputError
+from specframe_serve.web.access import hosts_for, read_keys
 
 
 @pytest.mark.parametrize("key", ["secret", "schlüssel", "鍵"])
@@ -18,6 +19,29 @@ def test_with_a_key_only_those_who_have_it_are_answered(pipeline, key):
             headers = {b"Authorization": f"{scheme} {key}".encode()}
             assert serving.get("/v1/models", headers=headers).status_code == 200
         assert serving.get("/health").status_code == serving.get("/metrics").status_code == 200
+
+
+def test_clients_with_keys_of_their_own_have_prefix_caches_of_their_own(pipeline, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("ann secret-a\n\nbob secret-b\n")
+    for wrong in ("ann", "ann a\nann b", ""):
+        (tmp_path / "wrong").write_text(wrong)
+        with pytest.raises(InputError, match="a name and a key a line"):
+            read_keys(tmp_path / "wrong")
+    prompt = [3 + place % 50 for place in range(60)]
+    with Serving(pipeline, keys=read_keys(file)) as serving:
+
+        def cached(key, **fields):
+            headers = {"Authorization": f"Bearer secret-{key}"}
+            body = {"prompt": prompt, "max_tokens": 2, "ignore_eos": True} | fields
+            usage = serving.post("/v1/completions", json=body, headers=headers).json()["usage"]
+            return usage["prompt_tokens_details"]["cached_tokens"]
+
+        assert [cached(key) for key in "aabb"] == [0, 59, 0, 59]
+        assert [cached("a", cache_salt=salt) for salt in "xxy"] == [0, 59, 0]
+        assert serving.complete().status_code == 401
+    with Serving(pipeline, prompt_details=False) as serving:
+        assert "prompt_tokens_details" not in serving.complete().json()["usage"]
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,14 @@ def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
     assert serving.complete().status_code == 200, "the server goes on"
 
 
+def test_a_text_that_is_too_long_in_any_case_is_not_encoded(serving, monkeypatch):
+    monkeypatch.setattr(serving.server.desk.encoder, "_encode", None)
+    monkeypatch.setattr(serving.server.desk.encoder, "_encode_turns", None)
+    text = "a" * 1_000_000
+    for reply in (serving.complete(prompt=text), serving.chat(messages=[{"role": "user", "content": text}])):
+        assert reply.status_code == 400 and reply.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_a_request_for_too_many_rows_is_refused_before_anything_is_made_for_it(serving, monkeypatch):
     made = []
     monkeypatch.setattr(serving.server.desk.encoder, "_encode", made.append)
@@ -259,6 +267,7 @@ def test_metrics_have_the_names_that_clients_read(serving, pipeline):
     assert found["vllm:prompt_tokens_total"] == 12
     assert found["vllm:generation_tokens_total"] == len(wanted.tokens[0])
     assert found["vllm:time_to_first_token_seconds_count"] == found["vllm:e2e_request_latency_seconds_count"] == 1
+    assert found["vllm:inter_token_latency_seconds_count"] == acceptance.cycles
     assert found["vllm:num_requests_running"] == found["vllm:num_requests_waiting"] == 0
     assert found["specframe:phase_seconds_total{phase=score}"] > 0
     reason = "length" if wanted.ended == ["length"] else "stop"

@@ -233,4 +233,5 @@ def test_a_grammar_beyond_the_compilers_limits_is_refused_in_its_words(writing, 
 def test_a_text_that_tokens_cannot_finish_fails_alone(writing):
     reply = writing.complete(guided_regex="[ab]{3}(A|B)")
     assert reply.status_code == 400 and "cannot be followed" in reply.json()["error"]["message"]
+    assert writing.counters()["vllm:request_success_total{finished_reason=error}"] == 1
     assert writing.complete(guided_choice=["true"]).json()["choices"][0]["text"] == "true"

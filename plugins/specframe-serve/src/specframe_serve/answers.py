@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import ceil
 from time import monotonic
 
 from specframe import Pipeline, Request
@@ -102,12 +103,14 @@ class Answers:
         prompts: Sequence[Sequence[int]],
         asked: ChatRequest | CompletionRequest,
         reader: Reader,
+        client: str = "",
     ) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
         self._engine = engine
         self._pipeline = pipeline
         self._asked = asked
         self._reader = reader
+        self._salt = "\0".join([client, asked.cache_salt]) if client or asked.cache_salt else ""
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.prompt_tokens = sum(map(len, prompts))
@@ -120,7 +123,7 @@ class Answers:
                 f"{engine.settings.queue} rows may wait, and this request does not fit among those that do",
                 kind="rate_limit_error",
                 code="queue_full",
-                headers={"Retry-After": str(full.wait)},
+                headers={"Retry-After": str(ceil(full.wait)), "Retry-After-Ms": str(ceil(full.wait * 1000))},
             ) from None
         except Closed:
             raise shutting_down() from None
@@ -154,6 +157,7 @@ class Answers:
             self._receiver(index),
             logprobs=asked.likeliest,
             scored=isinstance(asked, CompletionRequest) and asked.echo and asked.likeliest is not None,
+            salt=self._salt,
             deadline=monotonic() + self._engine.settings.timeout,
         )
         stops = asked.stops or pipeline.sampling.stop
@@ -165,6 +169,11 @@ class Answers:
     def completion_tokens(self) -> int:
         """Tokens generated so far."""
         return sum(len(answer.tokens) for answer in self.all)
+
+    @property
+    def shows_cached(self) -> bool:
+        """True if clients may know how much of a prompt came from the prefix cache."""
+        return self._engine.settings.prompt_details
 
     @property
     def cached_tokens(self) -> int:

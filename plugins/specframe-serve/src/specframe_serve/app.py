@@ -70,7 +70,7 @@ class Server:
         """The handler, for clients that send the key."""
 
         async def guarded(request: Request) -> Response:
-            require_key(request.headers, self.settings.key)
+            request.scope["specframe.client"] = require_key(request.headers, self.settings.key, self.settings.keys)
             return await handler(request)
 
         return guarded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -36,6 +37,8 @@ LEVELS = ["debug", "info", "warning", "error"]
 @click.option("--body", default=1 << 20, metavar="BYTES", help="size of a request's body, at most")
 @click.option("--drain", default=60.0, metavar="S", help="seconds to finish running requests at shutdown")
 @click.option("--connections", default=256, metavar="N", help="connections that are open at a time")
+@click.option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="keys of clients, `NAME KEY` a line")
+@click.option("--prompt-details", is_flag=True, help="report the prompt tokens that came from the prefix cache")
 @click.option("--strict-schemas", is_flag=True, help="refuse JSON schemas with keywords that would be ignored")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="info: a line for each request")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="form of the log's lines")
@@ -57,6 +60,8 @@ def serve(
     body: int,
     drain: float,
     connections: int,
+    keys: Path | None,
+    prompt_details: bool,
     strict_schemas: bool,
     log_level: str,
     log_format: str,
@@ -69,11 +74,11 @@ def serve(
     from specframe import Pipeline
     from specframe_serve.app import Server
     from specframe_serve.settings import ServeSettings
-    from specframe_serve.web.access import hosts_for
+    from specframe_serve.web.access import hosts_for, read_keys
     from specframe_serve.web.listener import listen, run, warn_if_open
     from specframe_serve.web.records import log_to_stderr
 
-    key = os.environ.get(KEY) or None
+    key, named = os.environ.get(KEY) or None, {} if keys is None else read_keys(keys)
     settings = ServeSettings(
         name=name or find_name(plan),
         slots=slots,
@@ -87,9 +92,11 @@ def serve(
         timeout=timeout,
         body=body,
         key=key,
+        keys=named,
+        prompt_details=prompt_details,
         connections=connections,
         drain=drain,
-        hosts=hosts_for(host, key),
+        hosts=hosts_for(host, key or next(iter(named.values()), None)),
         origins=tuple(filter(None, allowed_origins.split(","))),
     )
     log_to_stderr(log_level, log_format)
@@ -98,7 +105,7 @@ def serve(
         server = Server(Pipeline.build(plan), settings)
         address, number = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        locked = "; clients need the key" if settings.key else ""
+        locked = "; clients need the key" if settings.key or settings.keys else ""
         run(server, listener, f"{settings.name} at http://{shown}:{number}/v1, {slots} rows at a time{locked}")
     return 0
 

@@ -56,6 +56,7 @@ class Desk:
         self._require_rows(asked.n)
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             asked.enforce(calls)
+        self.encoder.require_short((message.content for message in asked.messages), asked.needed, self.engine.longest)
         prompt = await self.encoder.chat(asked)
         return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt))
 
@@ -67,6 +68,7 @@ class Desk:
             raise ApiError(422, "prompt: there is none", code="invalid_field", field="prompt")
         if asked.best_of not in (None, asked.n):
             raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
+        self.encoder.require_short(asked.prompts, asked.needed, self.engine.longest)
         for prompt in asked.prompts:
             if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
                 raise too_long(len(prompt), asked.needed, self.engine.longest)
@@ -120,7 +122,7 @@ class Desk:
         reader: Reader,
     ) -> Response:
         headers = await self._compile(asked)
-        answers = Answers(self.engine, self.pipeline, prompts, asked, reader)
+        answers = Answers(self.engine, self.pipeline, prompts, asked, reader, request.scope.get("specframe.client", ""))
         request.scope["specframe.record"].answers = answers
         if asked.stream:
             return EventStream(answers, form, headers)

@@ -6,13 +6,13 @@ import asyncio
 import base64
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from specframe import InputError, Pipeline
 from specframe.plugin import text_of
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import ApiError, too_long
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.reading import Reader
 from specframe_serve.tools import NamedTool, ToolForm, shows_tools, written_turns
@@ -30,6 +30,8 @@ class Encoder:
         self._pipeline = pipeline
         self._text = replace(pipeline, run=replace(pipeline.run, chat=False))
         self._turn = asyncio.Lock()
+        vocabulary = {} if pipeline.tokenizer is None else pipeline.tokenizer.get_vocab()
+        self._widest = max(map(len, vocabulary), default=0)  # characters of the longest token
 
     async def chat(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
@@ -40,6 +42,15 @@ class Encoder:
         options = self._effort(asked.reasoning_effort) | asked.template
         async with self._turn:
             return await asyncio.to_thread(self._encode_turns, turns, options)
+
+    def require_short(self, texts: Iterable[object], answer: int, context: int) -> None:
+        """Raises ApiError for texts too long for the context if each token were the vocabulary's longest.
+
+        So the tokenizer, of which there is one, reads no text that is refused by its length in any case.
+        """
+        longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
+        if self._widest and longest > self._widest * context:
+            raise too_long(longest // self._widest, answer, context)
 
     async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
         """The tokens of each prompt as it is. Raises ApiError for one without tokens."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
-from math import ceil
+from random import uniform
 from threading import Thread
 from time import monotonic
 
@@ -23,14 +23,16 @@ from specframe_serve.settings import ServeSettings
 
 log = logging.getLogger("specframe.serve")
 
+LONGEST_WAIT = 4.0
+"""Most seconds, before they are spread, that a refused client is asked to wait."""
 SETTLE = 64
 """Number of cycles between readings of a device's clock."""
 
 
 class Full(Exception):
-    """The queue takes no more; `wait` estimates the seconds until it does."""
+    """The queue takes no more; `wait` estimates the seconds until a place is free, spread over those that wait."""
 
-    def __init__(self, wait: int) -> None:
+    def __init__(self, wait: float) -> None:
         super().__init__("the queue is full")
         self.wait = wait
 
@@ -86,10 +88,10 @@ class Engine:
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
             self._scores_asked |= job.scored
-            job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens)
+            job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens, job.salt)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
-            raise Full(min(60, max(1, ceil(self._seconds * (self.waiting + 1) / self.settings.slots))))
+            raise Full(min(LONGEST_WAIT, self._seconds / self.settings.slots) * uniform(0.5, 1.5))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Gives jobs up: a client has left. Done before the next cycle."""
@@ -176,7 +178,8 @@ class Engine:
         while jobs:
             now, later, known = list[Job](), list[Job](), list[KnownPrefix | None]()
             for job in jobs:
-                if self._prefixes.sharing(job.request.tokens, [other.request.tokens for other in now], session):
+                others = [other.request.tokens for other in now if other.salt == job.salt]
+                if self._prefixes.sharing(job.request.tokens, others, session, job.salt):
                     later.append(job)
                     continue
                 now.append(job)
@@ -190,13 +193,14 @@ class Engine:
 
     def _find(self, session: Session, job: Job) -> KnownPrefix | None:
         """The beginning of a job's prompt that need not be read."""
-        prefix = None if job.request.inputs else self._prefixes.find(job.request.tokens, session)
+        prefix = None if job.request.inputs else self._prefixes.find(job.request.tokens, session, job.salt)
         job.found = 0 if prefix is None else len(prefix.tokens)
         return prefix
 
     def _admit_together(self, session: Session, jobs: Sequence[Job]) -> None:
         self._running |= {job.request.number: job for job in jobs}
         for job in jobs:
+            self._prefixes.begin(job.request.number, job.salt)
             if job.scored and not self._scores_given:
                 self._score(job)
         try:
@@ -254,8 +258,10 @@ class Engine:
                 self._meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
+                self._meters.paced((now - job.last) / max(accepted + 1, 1))
                 job.speculation.count(accepted, drafted[row] - 1, depths[row])
                 self._meters.decoded(accepted, drafted[row] - 1, depths[row])
+            job.last = now
             tokens = entry.tokens[job.sent :]
             job.sent = len(entry.tokens)
             self._meters.generated.inc(len(tokens))

@@ -78,6 +78,8 @@ class Job:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Log probabilities of all prompt tokens but the first, which nothing predicts; complete before any token is
     delivered."""
+    salt: str = ""
+    """Name of the part of the prefix cache that it reads and fills."""
     scores: PromptScores | None = None
     """Scores of its prompt in the making, until which its progress is held."""
     held: list[Progress] = field(default_factory=list)
@@ -96,6 +98,8 @@ class Job:
     """Tokens of its prompt that came from the prefix cache."""
     sent: int = 0
     """Tokens delivered."""
+    last: float = 0.0
+    """Time of the latest tokens."""
     first: float | None = None
     """Time of the first token."""
     speculation: Speculation = field(default_factory=Speculation)

@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
-REASONS = {"end": "stop", "stop": "stop", "length": "length"}
-"""Reasons for a row's end, in the clients' words; everything else is `abort`."""
+REASONS = {"end": "stop", "stop": "stop", "length": "length", "failed": "error"}
+"""Reasons for a row's end, in the clients' words; everything else is `abort`: a client left, or the time was up."""
 
 
 @dataclass
@@ -79,6 +79,7 @@ class Meters:
         self._pace = histogram(
             "vllm:request_time_per_output_token_seconds", "By row, seconds per token after the first", PER_TOKEN
         )
+        self._gap = histogram("vllm:inter_token_latency_seconds", "By cycle of a row, seconds per token", PER_TOKEN)
         self.registry.register(self)
 
     def follow(self, sources: Sources) -> None:
@@ -95,6 +96,10 @@ class Meters:
     def decoded(self, accepted: int, drafted: int, levels: int) -> None:
         """Counts one cycle of a row."""
         self._counts.add(accepted, drafted, levels)
+
+    def paced(self, seconds: float) -> None:
+        """Counts the seconds per token of one cycle of a row."""
+        self._gap.observe(seconds)
 
     def ended(self, reason: str, whole: float, decoding: float | None, tokens: int) -> None:
         """Counts a row that ended, `decoding` seconds after its first token."""

@@ -37,9 +37,15 @@ class Prefixes:
         pieces = text_of(target).read_ahead is not None
         fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
-        self._kept: dict[tuple[int, ...], KnownPrefix] = {}  # the last one was used last
+        self._kept: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the last one was used last
         self._features: dict[int, list[dict[str, Tensor]]] = {}  # of running rows, by their requests' numbers
+        self._salts: dict[int, str] = {}  # of running rows, where they have one
         self._stale: set[int] = set()  # rows with features that are not those of further rows
+
+    def begin(self, number: int, salt: str) -> None:
+        """Notes the salt of a row to come: its text is found by prompts with the same salt alone."""
+        if salt:
+            self._salts[number] = salt
 
     def restart(self) -> None:
         """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
@@ -51,15 +57,19 @@ class Prefixes:
         """Size of the copies."""
         return sum(map(_bytes, list(self._kept.values())))
 
-    def count(self, tokens: Sequence[int]) -> int:
+    def count(self, tokens: Sequence[int], salt: str = "") -> int:
         """Returns how many tokens of a prompt are in copies; for any thread."""
-        return max((_common(tokens, text) for text in list(self._kept)), default=0)
+        return max((_common(tokens, text) for own, text in list(self._kept) if own == salt), default=0)
 
-    def find(self, tokens: Sequence[int], session: Session) -> KnownPrefix | None:
-        """Returns the longest beginning of a prompt that is known, its last token excepted; None: there is none."""
-        kept = max(self._kept, key=lambda text: _common(tokens, text), default=())
-        running = max(self._running(session), key=lambda row: _common(tokens, row[1]), default=(0, ()))
-        count, there = _common(tokens, kept), _common(tokens, running[1])
+    def find(self, tokens: Sequence[int], session: Session, salt: str = "") -> KnownPrefix | None:
+        """Returns the longest beginning of a prompt that is known, its last token excepted; None: there is none.
+
+        Texts of another salt are not looked at.
+        """
+        own = [text for text in self._kept if text[0] == salt]
+        kept = max(own, key=lambda text: _common(tokens, text[1]), default=(salt, ()))
+        running = max(self._running(session, salt), key=lambda row: _common(tokens, row[1]), default=(0, ()))
+        count, there = _common(tokens, kept[1]), _common(tokens, running[1])
         if max(count, there) < LEAST:
             return None
         if there > count:
@@ -67,15 +77,15 @@ class Prefixes:
         self._kept[kept] = self._kept.pop(kept)
         return self._kept[kept].head(count)
 
-    def sharing(self, tokens: Sequence[int], others: Sequence[Sequence[int]], session: Session) -> bool:
+    def sharing(self, tokens: Sequence[int], others: Sequence[Sequence[int]], session: Session, salt: str = "") -> bool:
         """Returns whether a prompt begins as one of the others do, beyond what is known, so that it had better wait."""
         if not self._size or not others:
             return False
         shared = max(_common(tokens, other) for other in others)
         if shared < LEAST:
             return False
-        there = max((_common(tokens, text) for _, text in self._running(session)), default=0)
-        known = max(self.count(tokens), there)
+        there = max((_common(tokens, text) for _, text in self._running(session, salt)), default=0)
+        known = max(self.count(tokens, salt), there)
         return shared >= (known if known >= LEAST else 0) + LEAST
 
     def follow(self, cycle: Cycle, session: Session) -> None:
@@ -98,19 +108,25 @@ class Prefixes:
         """Forgets the features of a row that has left."""
         self._features.pop(number, None)
         self._stale.discard(number)
+        self._salts.pop(number, None)
 
-    def _running(self, session: Session) -> list[tuple[int, Sequence[int]]]:
-        """The rows of the session, each with those of its tokens that the target has processed."""
+    def _running(self, session: Session, salt: str) -> list[tuple[int, Sequence[int]]]:
+        """The rows of that salt, each with those of its tokens that the target has processed."""
         if not self._size:
             return []
-        usable = [entry.request.number not in self._stale and not entry.request.inputs for entry in session.live]
-        return [(row, entry.text[:-1]) for row, entry in enumerate(session.live) if usable[row]]
+        return [
+            (row, entry.text[:-1])
+            for row, entry in enumerate(session.live)
+            if entry.request.number not in self._stale
+            and not entry.request.inputs
+            and self._salts.get(entry.request.number, "") == salt
+        ]
 
     def _keep(self, row: int, entry: Entry) -> None:
         memory = self._memory()
         count = min(memory.counts[row], len(entry.text))
-        text = tuple(entry.text[:count])
-        if count < LEAST or any(text == kept[:count] for kept in self._kept):
+        text, salt = tuple(entry.text[:count]), self._salts.get(entry.request.number, "")
+        if count < LEAST or any(own == salt and text == kept[:count] for own, kept in self._kept):
             return
         prefix = self._copy(row, entry, count)
         if prefix is None:
@@ -118,11 +134,12 @@ class Prefixes:
         fitting = count * self._size // max(_bytes(prefix), 1)
         if fitting < count:
             prefix, text = _owned(prefix.head(fitting)), text[:fitting]
-        for kept in [kept for kept in self._kept if kept == text[: len(kept)]]:
-            del self._kept[kept]
+        for own, kept in [*self._kept]:
+            if own == salt and kept == text[: len(kept)]:
+                del self._kept[own, kept]
         while self._kept and self.bytes + _bytes(prefix) > self._size:
             del self._kept[next(iter(self._kept))]
-        self._kept[text] = prefix
+        self._kept[salt, text] = prefix
 
     def _copy(self, row: int, entry: Entry, count: int) -> KnownPrefix | None:
         """A copy of the first `count` entries of a row; None, and no further ones, where the target has none."""
@@ -152,8 +169,10 @@ def aligned(prefixes: Sequence[KnownPrefix | None]) -> list[KnownPrefix | None]:
 
 
 def _common(tokens: Sequence[int], text: Sequence[int]) -> int:
-    """Returns how many first tokens of a prompt, its last excepted, are those of a text."""
+    """Returns how many first tokens of a prompt, its last excepted, are those of a text; 0 for too few."""
     most = min(len(tokens) - 1, len(text))
+    if most < LEAST or tuple(tokens[:LEAST]) != tuple(text[:LEAST]):
+        return 0  # as most texts do: no copy is made of them
     if tuple(tokens[:most]) == tuple(text[:most]):
         return most
     return next(place for place in range(most) if tokens[place] != text[place])

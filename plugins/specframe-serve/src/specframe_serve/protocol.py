@@ -74,7 +74,7 @@ class Sampled(Strict):
 
 
 class Labels(Strict):
-    """Fields that are accepted without effect: they name, label or schedule a request, and change no text."""
+    """Fields that change no text: they name, label or schedule a request; `cache_salt` parts the prefix cache."""
 
     model: str | None = None
     user: str | None = None
@@ -84,6 +84,7 @@ class Labels(Strict):
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None  # nothing is stored
+    cache_salt: Annotated[str, Field(max_length=256)] = ""
 
 
 class Generation(Sampled, Labels, Structured):

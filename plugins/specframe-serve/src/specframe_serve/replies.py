@@ -37,12 +37,9 @@ class Reply:
     def usage(self, answers: Answers) -> dict[str, Any]:
         """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": answers.cached_tokens},
-        }
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        details = {"prompt_tokens_details": {"cached_tokens": answers.cached_tokens}}
+        return usage | details if answers.shows_cached else usage
 
     def metrics(self, answers: Answers) -> dict[str, Any]:
         """vLLM's per-request figures, for a request with one answer."""

@@ -54,7 +54,7 @@ class ResponseReply:
             "output": self._output(answer, "completed" if done else "incomplete"),
             "usage": {
                 "input_tokens": prompt,
-                "input_tokens_details": {"cached_tokens": answers.cached_tokens},
+                "input_tokens_details": {"cached_tokens": answers.cached_tokens if answers.shows_cached else 0},
                 "output_tokens": completion,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt + completion,

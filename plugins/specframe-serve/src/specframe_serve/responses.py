@@ -155,6 +155,7 @@ class ResponseRequest(Sampled, Labels):
             messages=list(self._turns()),
             max_completion_tokens=self.max_output_tokens,
             stream=self.stream,
+            cache_salt=self.cache_salt,
             reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
             response_format=form.response_format if form is not None else None,
             tools=[tool.tool for tool in self.tools],

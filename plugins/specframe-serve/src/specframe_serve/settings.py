@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,10 @@ class ServeSettings:
     """Seconds that running requests have left at the end."""
     key: str | None = None
     """Bearer token that clients must send."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Further ones by the names of clients, each of which has a prefix cache to itself."""
+    prompt_details: bool = False
+    """True if `usage` has the number of prompt tokens that came from the prefix cache."""
     hosts: frozenset[str] | None = None
     """The names that the Host header may have; None: any."""
     origins: tuple[str, ...] = ()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from starlette.datastructures import Headers
 
+from specframe import InputError
 from specframe_serve.errors import ApiError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -41,12 +43,17 @@ def require_host(headers: Headers, known: Iterable[str] | None) -> None:
         raise ApiError(403, "this server does not go by the name in the Host header; see --host", code="unknown_host")
 
 
-def require_key(headers: Headers, key: str | None) -> None:
-    """Raises ApiError unless the key, where there is one, is the bearer token; the scheme's case does not matter."""
+def require_key(headers: Headers, key: str | None, keys: Mapping[str, str]) -> str:
+    """The name of the client whose key is the bearer token; "" for that of the server, or where there are no keys.
+
+    The scheme's case does not matter. Raises ApiError for any other token.
+    """
     scheme, _, given = headers.get("authorization", "").partition(" ")
     sent = given.strip().encode("latin-1")  # as it was on the wire
-    if key is None or (scheme.lower() == "bearer" and hmac.compare_digest(sent, key.encode())):
-        return
+    known = ({} if key is None else {"": key}) | dict(keys)
+    found = [name for name, own in known.items() if hmac.compare_digest(sent, own.encode())]
+    if not known or (scheme.lower() == "bearer" and found):
+        return found[0] if known else ""
     raise ApiError(
         401,
         "this server wants its key as bearer token",
@@ -54,3 +61,14 @@ def require_key(headers: Headers, key: str | None) -> None:
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
     )
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """The keys of a file by the names of clients, `NAME KEY` a line. Raises InputError for another file."""
+    try:
+        pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"--keys {path}: {error}") from None
+    if not pairs or any(len(pair) != 2 for pair in pairs) or len({name for name, *_ in pairs}) < len(pairs):
+        raise InputError(f"--keys {path}: a name and a key a line, each name once")
+    return {pair[0]: pair[1] for pair in pairs}

@@ -69,10 +69,11 @@ def test_a_request_that_takes_longer_than_its_headers_may_is_answered(pipeline, 
 
 def test_connections_beyond_the_limit_are_refused_with_one_line_in_the_log(pipeline, caplog):
     caplog.set_level(logging.WARNING)
-    with listening(pipeline, Limits(3)) as (_, address):
+    with listening(pipeline, Limits(3, patience=0.05)) as (_, address):
         held = [connect(address) for _ in range(3)]
         for _ in range(20):
             assert "503 Service Unavailable" in reply_to(address)
+        assert not _answers(address)
         held.pop().close()
         until(lambda: _answers(address))
         for connection in held:
@@ -81,8 +82,26 @@ def test_connections_beyond_the_limit_are_refused_with_one_line_in_the_log(pipel
     assert "3 connections are open" in record.message
 
 
+def test_health_and_a_reason_are_given_beyond_the_limit(pipeline):
+    """While connections that send half a request take all places, and more of them come."""
+    with listening(pipeline, Limits(3, headers=60, patience=60)) as (_, address):
+        held = [connect(address) for _ in range(3)]
+        for connection in held:
+            connection.sendall(HEAD.encode())
+        until(lambda: httpx.post(f"{address}/v1/completions", json={}).status_code == 503)
+        more = [connect(address) for _ in range(40)]
+        for path in ("health", "metrics"):
+            reply = httpx.get(f"{address}/{path}")
+            assert reply.status_code == 200 and reply.headers["connection"] == "close"
+        refused = httpx.post(f"{address}/v1/completions", json={"prompt": "a" * 50_000})
+        assert refused.json()["error"]["code"] == "too_many_connections" and refused.headers["retry-after"] == "1"
+        for connection in [*held, *more]:
+            connection.close()
+        until(lambda: httpx.get(f"{address}/v1/models").status_code == 200)
+
+
 def _answers(address):
-    return httpx.get(f"{address}/health").status_code == 200
+    return httpx.get(f"{address}/v1/models").status_code == 200
 
 
 def test_junk_leaves_no_line_in_the_log(pipeline, caplog):

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import h11
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from specframe_serve.errors import ApiError
 
 log = logging.getLogger("specframe.serve")
 
 QUIET = 60.0
 """Seconds between two log lines on refused connections."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+
+SPARES = 32
+"""Connections beyond the limit that are asked what they want: the server's health, or its metrics."""
+HEALTH = ("/health", "/metrics")
+LITTLE = 1 << 16
+"""Bytes of a refused request that are read, so that its client reads the refusal in place of a reset."""
 
 
 @dataclass
@@ -28,7 +40,11 @@ class Limits:
     """Connections that are open at a time."""
     headers: float = 10.0
     """Seconds for a request's first line and headers."""
+    patience: float = 2.0
+    """The same on a connection beyond the limit."""
     logged: float = field(default=-QUIET, init=False)
+    spares: dict[Connection, None] = field(default_factory=dict, init=False)
+    """Connections beyond the limit, the oldest first."""
 
     def report(self) -> None:
         """Logs that a connection was refused, once in a while."""
@@ -38,7 +54,7 @@ class Limits:
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's, refused beyond the limit and closed where the headers do not come."""
+    """A connection of uvicorn's, closed where the headers do not come; beyond the limit it has the health alone."""
 
     def __init__(
         self,
@@ -52,23 +68,22 @@ class Connection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
-        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes the connection, or refuses it."""
-        if len(self.connections) >= self._limits.most:
-            self._refused = True
+        """Takes the connection; beyond the limit in place of the oldest of those, if there are too many."""
+        spares = self._limits.spares
+        if len(self.connections) - len(spares) >= self._limits.most:
             self._limits.report()
-            transport.write(REFUSAL)
-            transport.close()
-            return
+            if len(spares) >= SPARES:
+                next(iter(spares)).transport.abort()
+                spares.pop(next(iter(spares)))
+            spares[self] = None
+            self.app = Spare(self.app)
         super().connection_made(transport)
         self._expect()
 
     def data_received(self, data: bytes) -> None:
         """Takes data; the deadline holds until a request's headers are complete, and again with the next request."""
-        if self._refused:
-            return
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._expect()
@@ -78,14 +93,47 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
         self._relax()
-        if not self._refused:
-            super().connection_lost(exc)
+        self._limits.spares.pop(self, None)
+        super().connection_lost(exc)
 
     def _expect(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self._limits.headers, self.transport.abort)
+            spare = self in self._limits.spares
+            wait = self._limits.patience if spare else self._limits.headers
+            self._deadline = self.loop.call_later(wait, self._refuse if spare else self.transport.abort)
+
+    def _refuse(self) -> None:
+        self.transport.write(REFUSAL)
+        self.transport.close()
 
     def _relax(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class Spare:
+    """The application on a connection beyond the limit: health and metrics, and a refusal of everything else."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request and ends the connection."""
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        if scope["type"] == "http" and scope["path"] in HEALTH:
+            await self._app(scope, receive, closing)
+            return
+        read, more = 0, True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while more and read < LITTLE:
+                    message = await receive()
+                    read, more = read + len(message.get("body", b"")), message.get("more_body", False)
+        error = ApiError(503, "all connections are in use", kind="server_error", code="too_many_connections")
+        await JSONResponse(error.body, error.status, {"Retry-After": "1"})(scope, receive, closing)

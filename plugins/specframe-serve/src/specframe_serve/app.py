@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,6 +22,7 @@ from specframe_serve.desk import Desk
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, failed
 from specframe_serve.meters import Meters
+from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.routes import Ollama
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.replies import ChatReply, TextReply
@@ -30,7 +32,23 @@ from specframe_serve.settings import ServeSettings
 from specframe_serve.web.access import require_key
 from specframe_serve.web.bodies import read
 from specframe_serve.web.front import Front
+from specframe_serve.web.schema import describe
 
+GETS = {
+    "/health": "200 while requests are taken",
+    "/metrics": "acceptance and load, in Prometheus's format",
+    "/v1/models": "the one model",
+    "/api/tags": "the one model, in Ollama's form",
+    "/api/version": "the version",
+}
+POSTS: dict[str, type[BaseModel]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponseRequest,
+    "/api/chat": OllamaChat,
+    "/api/generate": OllamaGenerate,
+    "/api/show": OllamaShow,
+}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -51,7 +69,12 @@ class Server:
         } | Ollama(self.desk).routes
         routes = [Route(path, self._guard(handler), methods=methods) for path, (handler, methods) in guarded.items()]
         starlette = Starlette(
-            routes=[Route("/health", self._health), Route("/metrics", self._metrics), *routes],
+            routes=[
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+                Route("/openapi.json", self._describe_routes),
+                *routes,
+            ],
             middleware=[_cross_origin(settings.origins)] if settings.origins else [],
             exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, Exception: _fail},
             lifespan=self._life,
@@ -81,6 +104,9 @@ class Server:
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.meters.render(), media_type="text/plain; version=0.0.4")
+
+    async def _describe_routes(self, request: Request) -> Response:
+        return JSONResponse(describe(GETS, POSTS, bool(self.settings.key or self.settings.keys)))
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._describe()]})

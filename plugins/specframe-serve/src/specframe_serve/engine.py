@@ -23,8 +23,8 @@ from specframe_serve.settings import ServeSettings
 
 log = logging.getLogger("specframe.serve")
 
-LONGEST_WAIT = 4.0
-"""Most seconds, before they are spread, that a refused client is asked to wait."""
+SHORTEST_WAIT, LONGEST_WAIT = 1.0, 4.0
+"""Seconds that a refused client is asked to wait, before they are spread."""
 SETTLE = 64
 """Number of cycles between readings of a device's clock."""
 
@@ -91,7 +91,8 @@ class Engine:
             job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens, job.salt)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
-            raise Full(min(LONGEST_WAIT, self._seconds / self.settings.slots) * uniform(0.5, 1.5))
+            wait = min(max(self._seconds / self.settings.slots, SHORTEST_WAIT), LONGEST_WAIT)
+            raise Full(wait * uniform(0.5, 1.5))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Gives jobs up: a client has left. Done before the next cycle."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
 
@@ -16,42 +16,35 @@ PIECE = 64
 """Tokens of a piece of a long prompt on a CPU."""
 
 
+def limit(default: Any, metavar: str | None, text: str) -> Any:
+    """A field that is an option of the command, with its help."""
+    return field(default=default, metadata={"metavar": metavar, "help": text})
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
     """The limits of a server. Raises InputError for one that serves nothing."""
 
     name: str
     """Name of the model that clients send."""
-    slots: int = 8
-    """Rows that are decoded together."""
-    queue: int = 64
-    """Rows that may wait for a slot; more are refused with 429."""
-    context: int = 4096
-    """Tokens of one row, prompt and answer together; the target's context where that is less."""
+    slots: int = limit(8, "N", "rows decoded together")
+    queue: int = limit(64, "N", "rows that may wait; further ones get status 429")
+    context: int = limit(4096, "N", "tokens of a row, prompt and answer together; the target's where that is less")
+    prefill: int = limit(512, "N", "prompt tokens to process between two cycles; longer ones are read in pieces")
+    piece: int | None = limit(None, "N", "of a longer prompt (default: 64 on a CPU)")
+    cache: int = limit(512, "MB", "texts kept so that their beginnings need not be read again; 0: none")
+    timeout: float = limit(600.0, "S", "seconds that a request may take")
+    body: int = limit(1 << 20, "BYTES", "size of a request's body, at most")
+    drain: float = limit(60.0, "S", "seconds to finish running requests at shutdown")
+    connections: int = limit(256, "N", "connections that are open at a time")
+    prompt_details: bool = limit(False, None, "report the prompt tokens that came from the prefix cache")
+    strict_schemas: bool = limit(False, None, "refuse JSON schemas with keywords that would be ignored")
     to_end: bool = False
     """True if the answer to a conversation that names no number of tokens goes on to the end of the context."""
-    strict_schemas: bool = False
-    """True if a JSON schema with keywords that llguidance does not know is refused; else these are ignored."""
-    prefill: int = 512
-    """Prompt tokens that are read between two cycles; a longer prompt is read in pieces."""
-    piece: int | None = None
-    """Tokens of a piece; None: see `piece_on`."""
-    cache: int = 512
-    """Megabytes of texts that are kept so that prompts that begin as they do are read from where they part; 0: none."""
-    timeout: float = 600.0
-    """Seconds from a request's arrival to the end of its answer."""
-    body: int = 1 << 20
-    """Bytes of a request."""
-    connections: int = 256
-    """Connections that are open at a time."""
-    drain: float = 60.0
-    """Seconds that running requests have left at the end."""
     key: str | None = None
     """Bearer token that clients must send."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Further ones by the names of clients, each of which has a prefix cache to itself."""
-    prompt_details: bool = False
-    """True if `usage` has the number of prompt tokens that came from the prefix cache."""
     hosts: frozenset[str] | None = None
     """The names that the Host header may have; None: any."""
     origins: tuple[str, ...] = ()

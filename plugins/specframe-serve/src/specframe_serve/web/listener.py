@@ -19,6 +19,8 @@ from specframe_serve.web.connections import Connection, Limits
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
+KEPT = 30
+"""Seconds that a connection stays open without a request, longer than refused clients wait."""
 FILES = 256
 """Open files in addition to the connections: weights, libraries, pipes."""
 GRACE = 5.0
@@ -73,6 +75,7 @@ def web_config(server: Server, limits: Limits | None = None) -> uvicorn.Config:
         access_log=False,
         lifespan="on",
         backlog=BACKLOG,
+        timeout_keep_alive=KEPT,
     )
 
 

@@ -33,6 +33,10 @@ class Reply:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time()))
     media_type: str = "text/event-stream"
+    prefix: str = ""
+    """The beginning of its ids."""
+    chunks: str = ""
+    """The kind of its objects in a stream."""
 
     def usage(self, answers: Answers) -> dict[str, Any]:
         """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
@@ -49,10 +53,6 @@ class Reply:
 
     def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
         """A piece as a chunk of a stream, perhaps the answer's first."""
-        raise NotImplementedError
-
-    def closing(self) -> dict[str, Any]:
-        """A chunk without choices, for the usage."""
         raise NotImplementedError
 
     async def stream(self, answers: Answers) -> AsyncIterator[str]:
@@ -74,16 +74,19 @@ class Reply:
                 chunk |= self.metrics(answers)
             yield event(chunk)
         if usage:
-            yield event(self.closing() | {"usage": self.usage(answers)} | self.metrics(answers))
+            yield event(self._chunk([]) | {"usage": self.usage(answers)} | self.metrics(answers))
         yield DONE
 
     def error(self, error: ApiError) -> str:
         """The event that ends a stream with an error."""
         return event(error.body)
 
-    def _object(self, prefix: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._object(self.chunks, choices)
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "id": f"{prefix}-{self.id}",
+            "id": f"{self.prefix}-{self.id}",
             "object": kind,
             "created": self.created,
             "model": self.model,
@@ -94,6 +97,9 @@ class Reply:
 @dataclass(frozen=True, kw_only=True)
 class ChatReply(Reply):
     """Replies of `/v1/chat/completions`."""
+
+    prefix: str = "chatcmpl"
+    chunks: str = "chat.completion.chunk"
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
@@ -108,7 +114,7 @@ class ChatReply(Reply):
             for answer in answers.all
             for parts in [answer.parts]
         ]
-        reply = self._object("chatcmpl", "chat.completion", choices)
+        reply = self._object("chat.completion", choices)
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
     def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
@@ -125,11 +131,7 @@ class ChatReply(Reply):
             "logprobs": self._logprobs(piece.tokens, piece.logprobs),
             "finish_reason": "tool_calls" if piece.finish and answer.sent.calls else piece.finish,
         }
-        return self._object("chatcmpl", "chat.completion.chunk", [choice])
-
-    def closing(self) -> dict[str, Any]:
-        """A chunk without choices, for the usage."""
-        return self._object("chatcmpl", "chat.completion.chunk", [])
+        return self._chunk([choice])
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if not logprobs:
@@ -155,6 +157,9 @@ def _further(parts: Parts, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
 class TextReply(Reply):
     """Replies of `/v1/completions`."""
 
+    prefix: str = "cmpl"
+    chunks: str = "text_completion"
+
     echo: bool
     """True if prompts precede their answers."""
     echoed: Callable[[int], str]
@@ -171,18 +176,14 @@ class TextReply(Reply):
             )
             for answer in answers.all
         ]
-        reply = self._object("cmpl", "text_completion", choices)
+        reply = self._object("text_completion", choices)
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
     def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
         """A piece as a chunk of a stream; the first one has the prompt, where it is asked for."""
         logprobs = self._logprobs(answer, piece.tokens, piece.logprobs, first)
         text = self.echoed(piece.index) + piece.text if first else piece.text
-        return self._object("cmpl", "text_completion", [self._choice(piece.index, text, logprobs, piece.finish)])
-
-    def closing(self) -> dict[str, Any]:
-        """A chunk without choices, for the usage."""
-        return self._object("cmpl", "text_completion", [])
+        return self._chunk([self._choice(piece.index, text, logprobs, piece.finish)])
 
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}

@@ -23,6 +23,8 @@ Schema = dict[str, Any]
 Form = dict[str, Any]
 """A grammar as a recipe's `sampling.grammar` has it."""
 Expression = Annotated[str, Field(max_length=LONG)]
+KINDS = {"json": "json", "regex": "regex", "choice": "choice", "grammar": "lark"}
+"""A recipe's names of vLLM's forms."""
 Choices = Annotated[list[Annotated[str, Field(max_length=LONG)]], Field(min_length=1, max_length=CHOSEN)]
 
 
@@ -83,7 +85,7 @@ class StructuredOutputs(Strict):
     @property
     def forms(self) -> dict[str, Form]:
         """The grammars that are given, by the names of their fields."""
-        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "lark": self.grammar}
+        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, KINDS["grammar"]: self.grammar}
         found = {f"structured_outputs.{kind}": {kind: value} for kind, value in given.items() if value is not None}
         return found | ({"structured_outputs.json_object": {"json": {"type": "object"}}} if self.json_object else {})
 
@@ -107,13 +109,8 @@ class Structured(Strict):
     @property
     def grammar(self) -> tuple[str, Form] | None:
         """The field that names a grammar, and this; None: there is none. Raises ApiError where several do."""
-        given = {
-            "guided_json": ("json", self.guided_json),
-            "guided_regex": ("regex", self.guided_regex),
-            "guided_choice": ("choice", self.guided_choice),
-            "guided_grammar": ("lark", self.guided_grammar),
-        }
-        found: dict[str, Form] = {name: {kind: value} for name, (kind, value) in given.items() if value is not None}
+        given = {f"guided_{name}": {kind: getattr(self, f"guided_{name}")} for name, kind in KINDS.items()}
+        found: dict[str, Form] = {name: form for name, form in given.items() if None not in form.values()}
         if self.structured_outputs is not None:
             found |= self.structured_outputs.forms
         if self.response_format is not None and (form := self.response_format.form) is not None:

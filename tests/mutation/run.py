@@ -63,6 +63,10 @@ TESTS = {
         "tests/decoding/test_gaps.py",
         "tests/decoding/test_read_ahead.py",
     ],
+    "specframe/decoding/verification.py": [
+        *(f"tests/decoding/test_{name}.py" for name in ("malformed", "session", "gaps", "penalties")),
+        "tests/components/verifiers/test_verifiers.py",
+    ],
     "specframe/decoding/requests.py": [
         *(f"tests/decoding/test_{name}.py" for name in ("requests", "session", "gaps", "stop_texts")),
         "plugins/specframe-serve/tests/test_prefixes.py",

@@ -30,7 +30,7 @@ SETTLE = 64
 
 
 class Full(Exception):
-    """The queue takes no more; `wait` estimates the seconds until a place is free, spread over those that wait."""
+    """The queue takes no more; `wait` has the seconds until half of it is free, a few at most, with a random factor."""
 
     def __init__(self, wait: float) -> None:
         super().__init__("the queue is full")
@@ -91,7 +91,8 @@ class Engine:
             job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens, job.salt)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
-            wait = min(max(self._seconds / self.settings.slots, SHORTEST_WAIT), LONGEST_WAIT)
+            drained = self._seconds * self.settings.queue / 2 / self.settings.slots  # seconds for half of the queue
+            wait = min(max(drained, SHORTEST_WAIT), LONGEST_WAIT)
             raise Full(wait * uniform(0.5, 1.5))
 
     def cancel(self, jobs: Sequence[Job]) -> None:

@@ -183,7 +183,8 @@ def test_a_text_that_is_too_long_in_any_case_is_not_encoded(serving, monkeypatch
     monkeypatch.setattr(serving.server.desk.encoder, "_encode", None)
     monkeypatch.setattr(serving.server.desk.encoder, "_encode_turns", None)
     text = "a" * 1_000_000
-    for reply in (serving.complete(prompt=text), serving.chat(messages=[{"role": "user", "content": text}])):
+    parts = [[{"role": "user", "content": content}] for content in (text, [{"type": "text", "text": text}])]
+    for reply in (serving.complete(prompt=text), *(serving.chat(messages=messages) for messages in parts)):
         assert reply.status_code == 400 and reply.json()["error"]["code"] == "context_length_exceeded"
 
 

@@ -207,6 +207,8 @@ def test_keywords_that_are_not_known_are_ignored_with_a_warning_or_refused(write
         json.loads(reply.json()["choices"][0]["text"])
         called = lenient.chat(tools=tools, tool_choice="required", max_tokens=3)
         assert called.status_code == 200 and "tools" in called.headers["warning"]
+        odd = lenient.complete(guided_json=schema | {'\0\n\u00e9"': 1})
+        assert odd.status_code == 200 and odd.headers["warning"].startswith('299 specframe "ignored in guided_json: ')
         assert "warning" not in lenient.complete(guided_json={"const": 1}).headers
         refused = strict.complete(guided_json=schema)
         assert refused.status_code == 400 and words in refused.json()["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -56,7 +57,9 @@ class Desk:
         self._require_rows(asked.n)
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             asked.enforce(calls)
-        self.encoder.require_short((message.content for message in asked.messages), asked.needed, self.engine.longest)
+        self.encoder.require_short(
+            (message.turn["content"] for message in asked.messages), asked.needed, self.engine.longest
+        )
         prompt = await self.encoder.chat(asked)
         return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt))
 
@@ -104,7 +107,7 @@ class Desk:
                 refusal = as_refusal(*asked.grammar, str(error))
                 if warning or self.settings.strict_schemas:
                     raise refusal from None
-            warning = {"Warning": f'299 specframe "ignored in {cut(str(refusal)).replace(chr(34), chr(39))}"'}
+            warning = {"Warning": f"299 specframe {json.dumps(cut(f'ignored in {refusal}'))}"}
             asked.loosen()
         return warning
 

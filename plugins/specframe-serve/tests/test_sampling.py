@@ -202,6 +202,21 @@ def test_scores_of_a_long_prompt_are_made_between_cycles_of_other_rows(pipeline,
         assert logprobs["token_logprobs"][1:400] == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_alone_is_scored(serving, stream):
+    fields = {"prompt": "hello there", "logprobs": 1, "echo": True}
+    wanted = serving.complete(**fields, max_tokens=1).json()["choices"][0]["logprobs"]
+    if stream:
+        ((choice,),) = [event["choices"] for event in serving.stream(TEXT, **fields, max_tokens=0)]
+    else:
+        reply = serving.complete(**fields, max_tokens=0).json()
+        assert reply["usage"]["completion_tokens"] == 0
+        (choice,) = reply["choices"]
+    assert choice["text"] == "hello there" and choice["finish_reason"] == "length"
+    assert choice["logprobs"] == {name: values[:11] for name, values in wanted.items()}
+    assert serving.complete(max_tokens=0).status_code == 422
+
+
 def test_an_echo_without_log_probabilities_is_the_prompt_before_the_answer(serving):
     plain = serving.complete(prompt=["hello", "good"], n=2).json()["choices"]
     found = serving.complete(prompt=["hello", "good"], n=2, echo=True).json()["choices"]

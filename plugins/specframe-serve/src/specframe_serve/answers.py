@@ -44,6 +44,8 @@ class Answer:
     stream: TextStream
     job: Job
     reader: Reader
+    bare: bool
+    """True if nothing but its prompt is asked for."""
     hidden: frozenset[int] = frozenset()
     """Tokens that end it and are no part of its text."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -79,6 +81,8 @@ class Answer:
     def add(self, progress: Progress) -> Piece:
         """Takes a cycle's tokens in; returns what they added."""
         ended = progress.ended is not None
+        if self.bare:
+            progress = Progress([], [], progress.ended and "length")
         shown = progress.tokens
         if progress.ended == "end" and shown[-1] in self.hidden:
             shown = shown[:-1]
@@ -163,7 +167,8 @@ class Answers:
         stops = asked.stops or pipeline.sampling.stop
         hidden = frozenset([*asked.stop_token_ids, *pipeline.sampling.stop_token_ids]) - pipeline.ends
         least = pipeline.sampling.min_new_tokens if asked.min_tokens is None else asked.min_tokens
-        return Answer(index, TextStream(pipeline.decode, stops, least), job, self._reader, hidden)
+        bare = isinstance(asked, CompletionRequest) and asked.max_tokens == 0
+        return Answer(index, TextStream(pipeline.decode, stops, least), job, self._reader, bare, hidden)
 
     @property
     def completion_tokens(self) -> int:

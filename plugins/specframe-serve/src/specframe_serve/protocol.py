@@ -235,6 +235,7 @@ class CompletionRequest(Generation):
         | Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
         | Annotated[list[Tokens], Field(fail_fast=True, max_length=PROMPTS)]
     )
+    max_tokens: Literal[0] | Budget | None = None
     logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
     echo: bool = False
     suffix: Annotated[str, Field(max_length=0)] | None = None
@@ -245,6 +246,17 @@ class CompletionRequest(Generation):
     def likeliest(self) -> int | None:
         """Number of likeliest tokens to report with each token; None: no log probabilities."""
         return self.logprobs
+
+    @model_validator(mode="after")
+    def _has_an_answer(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens is 0 with echo alone")
+        return self
+
+    @property
+    def budget(self) -> int | None:
+        """The most tokens of an answer; one is decoded, and not shown, where the prompt alone is asked for."""
+        return 1 if self.max_tokens == 0 else self.max_tokens
 
     @property
     def prompts(self) -> list[str | list[int]]:

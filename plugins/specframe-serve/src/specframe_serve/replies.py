@@ -192,7 +192,7 @@ class TextReply(Reply):
         self, answer: Answer, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], first: bool
     ) -> dict[str, Any] | None:
         """The lists of an answer's newest tokens, those of an echoed prompt before the first of them."""
-        if not logprobs:
+        if not logprobs and not (first and answer.bare and answer.job.prompt_logprobs):
             return None
         before: list[int] = [] if first else answer.tokens[: -len(tokens)]
         found: list[TokenLogprobs | None] = list(logprobs)

@@ -118,7 +118,7 @@ def has_template(model: str) -> bool | None:
 
 def asked_of(target: Target) -> dict[str, Any]:
     """The settings of a checkpoint's generation config that change texts."""
-    config = getattr(text_of(target).model, "generation_config", None)
+    config = text_of(target).generation_config
     given = {} if config is None else vars(config)
     asked = {name: given.get(name) for name, neutral in NEUTRAL.items() if given.get(name) not in (None, neutral, [])}
     if given.get("do_sample"):

@@ -30,6 +30,7 @@ from specframe.kernel.composition import attach
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Cycle
+from specframe.native.linear import release_memory
 from specframe.recipes.build import Plan, plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
@@ -71,6 +72,7 @@ class Pipeline:
         attach(plan.verifier, target)
         parts = Parts(target, drafter, plan.tree, plan.verifier, threads=threads)
         pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
+        release_memory()
         return pipeline.with_parts(costs=costs_of(parts, pipeline.run, plan.recipe.data.get("drafter")))
 
     @classmethod
@@ -294,5 +296,4 @@ def load(
     `key=value` overrides are applied. Raises RecipeError that lists every problem of the recipe, WeightsError for
     weights that do not fit.
     """
-    read = read_recipe(recipe, overrides)
-    return Pipeline.build(plan(read, registry or discover(), local_code))
+    return Pipeline.build(plan(read_recipe(recipe, overrides), registry or discover(), local_code))

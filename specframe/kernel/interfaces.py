@@ -127,6 +127,11 @@ class TextTarget:
         return getattr(self.target, "model", None)
 
     @property
+    def generation_config(self) -> Any:
+        """The generation config of transformers that comes with its model; None where there is none."""
+        return getattr(self.target, "generation_config", None)
+
+    @property
     def gguf(self) -> Path | None:
         """The GGUF file of the same model, if there is one."""
         return getattr(self.target, "gguf", None)

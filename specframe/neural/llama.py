@@ -197,7 +197,10 @@ class Decoder(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
+        if not table.is_meta:  # whose random numbers are a slow import
+            self.embed_tokens.reset_parameters()
         self.layers = nn.ModuleList([Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         with torch.device("cpu"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from specframe.components.targets import architectures, pack
 from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.forward import recurrence
-from specframe.components.targets.forward.layer_subset import embedding_and_head
+from specframe.components.targets.forward.layer_subset import device_of, embedding_and_head
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
@@ -22,7 +22,7 @@ from specframe.components.targets.forward.transformers import TransformersForwar
 from specframe.components.targets.forward.vision import Vision
 from specframe.components.targets.image_processor import ImageProcessor
 from specframe.components.targets.loading import TokenizerSource
-from specframe.components.targets.shared_head import Sharing, device_of
+from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, HookedForward
@@ -44,8 +44,8 @@ class Anatomy:
     decoder: nn.Module
     layers: nn.ModuleList
     taps: Taps
-    eager: TransformersForward
-    """transformers' own forward pass."""
+    make_eager: Callable[[], TransformersForward]
+    """Function that makes transformers' own forward pass."""
     memory: type[SlotCache]
     """The kind of memory that its layers need."""
     vision: Vision
@@ -55,6 +55,8 @@ class Anatomy:
     def of(cls, model: Any) -> Anatomy:
         """Takes a model apart. Raises CompositionError for one that cannot be a target."""
         config = architectures.text_config(model.config)
+        if isinstance(model, pack.LlamaModel):
+            return cls._of_llama(model)
         decoder, layers = architectures.require_layers(model)
         recurrent = bool(recurrence.mixers_of(decoder))
         runs, found = model, (decoder, layers)
@@ -66,7 +68,27 @@ class Anatomy:
         windows = architectures.takes_masks(decoder, views := architectures.views(config))
         eager = TransformersForward(runs, taps, views, windows)
         memory = HybridCache if recurrent else SlotCache
-        return cls(config, decoder, layers, taps, eager, memory, vision)
+        return cls(config, decoder, layers, taps, lambda: eager, memory, vision)
+
+    @classmethod
+    def _of_llama(cls, model: pack.LlamaModel) -> Anatomy:
+        """The parts of a model without a forward pass; transformers' one is made where it is needed."""
+        config, decoder = model.config, model.model
+        taps = Taps(decoder, dict(enumerate(decoder.layers)))
+        views = architectures.views(config)
+
+        def make() -> TransformersForward:
+            inner = model.whole.model
+            taps.move(inner, dict(enumerate(inner.layers)))
+            return TransformersForward(model.whole, taps, views, architectures.takes_masks(inner, views))
+
+        vision = Vision(config.model_type, frozenset(), frozenset(), None)
+        return cls(config, decoder, decoder.layers, taps, make, SlotCache, vision)
+
+    @cached_property
+    def eager(self) -> TransformersForward:
+        """transformers' own forward pass."""
+        return self.make_eager()
 
     def begin(self, forward: Forward, slots: int, room: int, device: torch.device, before: State | None) -> State:
         """The state of a new session, in the storage of the one before where that will do."""
@@ -96,7 +118,8 @@ class Anatomy:
 class LoadedModel:
     """A loaded model with its tokenizer, its forward pass, and what of it drafters share."""
 
-    model: nn.Module
+    weights: nn.Module
+    """The model, or its modules alone where native passes compute it."""
     gguf: Path | None
     """The GGUF file of the same model, where there is one."""
     quantization: Quantization | None = None
@@ -104,13 +127,18 @@ class LoadedModel:
     cache: CacheForm | None = None
     """Rounding of its keys and values."""
 
-    def _attach(self, model: nn.Module, tokenizer: TokenizerSource, gguf: Path | None = None) -> None:
-        self.model, self.gguf = model, gguf
+    def _attach(
+        self, model: nn.Module, tokenizer: TokenizerSource, gguf: Path | None = None, forward: Forward | None = None
+    ) -> None:
+        self.weights, self.gguf = model, gguf
         self.parts = Anatomy.of(model)
         self.config: Any = self.parts.config
         self._taps = self.parts.taps
         self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
-        self.computing = HookedForward(self.parts.eager)
+        if isinstance(forward, TransformersForward) or (forward is None and not isinstance(model, pack.LlamaModel)):
+            forward = self.parts.eager  # with taps of its own
+        if forward is not None:
+            self.computing = HookedForward(forward)
         self.source, self.processor = tokenizer, ImageProcessor(tokenizer)
         self._state: State | None = None
         self.context = architectures.context(self.config)
@@ -124,13 +152,13 @@ class LoadedModel:
 
         No device for a model of accelerate's, whose weights come and go.
         """
-        found = architectures.layers(self.model, self.config)
-        device = None if hasattr(self.model, "_hf_hook") else self.device
+        found = architectures.layers(self.weights, self.config)
+        device = None if hasattr(self.weights, "_hf_hook") else self.device
         return self.vocab_size, self.dtype, device, () if found is None else tuple(found[1])
 
     def _modules_of_model(self) -> tuple[nn.Module, ...]:
         """The modules next to the layers, as the model has them now."""
-        return *self.model.children(), *self.parts.decoder.children()
+        return *self.weights.children(), *self.parts.decoder.children()
 
     def _follow_model(self) -> None:
         """Takes over modules that were replaced in the model since the last session, such as the LM head.
@@ -142,7 +170,7 @@ class LoadedModel:
         form, modules = self._form_of_model(), self._modules_of_model()
         if form == self._form and modules == self._modules:
             return
-        if form != self._form or self.parts.eager.model is not self.model:  # recurrent layers run in a copy
+        if form != self._form or self.parts.eager.model is not self.weights:  # recurrent layers run in a copy
             before, now = (f"{size} tokens, {dtype}" for size, dtype, *_ in (self._form, form))
             raise InputError(
                 f"the model has changed since this target was made of it ({before}; now {now}): its vocabulary, dtype, "
@@ -153,9 +181,23 @@ class LoadedModel:
         vars(self).pop("_shared", None)
 
     @property
+    def model(self) -> nn.Module:
+        """The model of transformers, made now where native passes did without."""
+        return self.weights.whole if isinstance(self.weights, pack.LlamaModel) else self.weights
+
+    def _drop_model(self) -> None:
+        """Drops the model of transformers that was made around packed weights, until it is asked for again."""
+        if isinstance(self.weights, pack.LlamaModel):
+            self.weights.forget()
+
+    def _is_training(self) -> bool:
+        made = vars(self.weights).get("whole", self.weights)
+        return bool(made.training)
+
+    @property
     def vocab_size(self) -> int:
         """Number of tokens in the vocabulary, as the model has it now."""
-        _, head = embedding_and_head(self.model)
+        _, head = embedding_and_head(self.weights)
         size: int = head.out_features
         return size
 
@@ -165,21 +207,23 @@ class LoadedModel:
         return self.computing.inner
 
     def _quantize(self, quantization: Quantization) -> None:
-        pack.quantize(self.model, quantization, self.gguf)
+        pack.quantize(self.weights, quantization, self.gguf)
         self.quantization = quantization
         self._take_native("quantize", native_passes.unfit)
 
     def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
         parts = self.config, self.parts.decoder, self.parts.layers
-        taken = native_passes.native_forward(self.model, parts, option, unfit, self.cache)
+        taken = native_passes.native_forward(self.weights, parts, option, unfit, self.cache)
         if taken is not None:
             taken.find_best()
-            self.computing.inner = taken
+            self.computing = HookedForward(taken)
+        elif isinstance(self.weights, pack.LlamaModel):
+            self.computing = HookedForward(self.parts.eager)
         self._remember_model()  # with packed modules
 
     def identify(self) -> TargetIdentity:
         """Identifies the model."""
-        return identify(self.model, self.config, self.source.name)
+        return identify(self.weights, self.config, self.source.name)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -189,17 +233,22 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Device on which its tokens must be."""
-        return device_of(embedding_and_head(self.model)[0])
+        return device_of(embedding_and_head(self.weights)[0])
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its features."""
-        return self.model.dtype  # type: ignore[return-value]
+        return self.weights.dtype  # type: ignore[return-value]
+
+    @property
+    def generation_config(self) -> Any:
+        """The generation config of transformers that comes with the model, or None."""
+        return getattr(self.weights, "generation_config", None)
 
     @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a sequence, by the model's generation config."""
-        value = (getattr(self.model, "generation_config", None) or self.config).eos_token_id
+        value = (self.generation_config or self.config).eos_token_id
         return frozenset(value if isinstance(value, list) else [] if value is None else [value])
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -225,4 +274,4 @@ class LoadedModel:
 
     @cached_property
     def _shared(self) -> Sharing:
-        return Sharing(self.model, self.config, self.parts.decoder, self.parts.layers, self.forward.head)
+        return Sharing(self.weights, self.config, self.parts.decoder, self.parts.layers, self.forward.head)

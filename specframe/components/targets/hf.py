@@ -84,20 +84,21 @@ class HFTarget(LoadedModel):
         keep: KVSelection | None = None,
         context: int | None = None,
     ) -> None:
-        loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
+        packs = native or quantize is not None
+        loaded = loading.load(model, adapter, packs, dtype=dtype, device=device, revision=revision, attention=attention)
         tokenizer = loading.TokenizerSource(place := loading.locate(model), revision, model)
         self._attach(loaded, tokenizer, gguf_file(place))
-        self.context = architectures.choose_context(self.config, context)
-        self.cache = cache
+        self.cache, self.context = cache, architectures.choose_context(self.config, context)
         if quantize is not None:
             self._quantize(quantize)
         elif native and self.device.type == "cpu":
             self._take_native()
         native_passes.require_cache(cache, self.forward)
-        probe.check_once(self)
-        if compile and self.forward is (eager := self.parts.eager):
+        probe.check_once(self.full())
+        self._drop_model()
+        if compile and not isinstance(self.forward, native_passes.NativeForward):
             self.parts.require_rewindable("be compiled")
-            self.computing.inner = CompiledForward(eager, Steps(eager, self.dtype))
+            self.computing.inner = CompiledForward(self.parts.eager, Steps(self.parts.eager, self.dtype))
         if prompt is not None:
             prompt.bind(self)
             self.prompt = prompt
@@ -136,9 +137,8 @@ class HFTarget(LoadedModel):
     def full(self) -> HFTarget:
         """A sibling that reads all of every prompt, and keeps it."""
         target = HFTarget.__new__(HFTarget)
-        target._attach(self.model, self.source, self.gguf)
+        target._attach(self.weights, self.source, self.gguf, self.forward)
         target.quantization, target.cache, target.context = self.quantization, self.cache, self.context
-        target.computing.inner = target.parts.eager if self.forward is self.parts.eager else self.forward
         return target
 
     @property
@@ -295,5 +295,5 @@ class HFTarget(LoadedModel):
         return self._state
 
     def _require_evaluation(self) -> None:
-        if self.model.training:
+        if self._is_training():
             raise InputError("the target is in training mode, and dropout changes its distribution; call model.eval()")

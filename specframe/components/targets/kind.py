@@ -17,11 +17,15 @@ from specframe.neural.forward import Forward, HookedForward
 class TransformersTarget(LayeredTarget, Protocol):
     """A target around a model of transformers, as the self-test reads it."""
 
-    model: nn.Module
+    weights: nn.Module
     parts: Anatomy
     computing: HookedForward
     quantization: Any
     """Rounding of its matrices; None: not rounded."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model of transformers."""
 
     @property
     def forward(self) -> Forward:
@@ -37,9 +41,9 @@ class TransformersTarget(LayeredTarget, Protocol):
 
 def fingerprint(target: TransformersTarget, edition: int) -> str:
     """A name for the kind of model that a target is, and the edition of what is known of it."""
-    config: Any = target.model.config
+    config: Any = target.weights.config
     described = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
-    model = type(target.model)
+    model = type(target.weights)
     kind = (
         edition,
         f"{model.__module__}.{model.__qualname__}",
@@ -50,7 +54,7 @@ def fingerprint(target: TransformersTarget, edition: int) -> str:
         target.quantization,
         type(target.forward).__name__,
         target.forward.cache,
-        _modules(target.model),
+        _modules(target.weights),
         torch.__version__,
         transformers.__version__,
     )

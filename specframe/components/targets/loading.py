@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from specframe.components.targets import architectures
+from specframe.components.targets import architectures, pack
 from specframe.components.targets.adapters import MERGE, base_of, merge_adapter, require_adapter
 from specframe.components.targets.source import (
     GGUFModel,
@@ -59,9 +59,18 @@ def locate(model: str) -> str | Path:
 
 
 def load(
-    model: str, adapter: str | None = None, *, dtype: str, device: str, revision: str | None, attention: str | None
+    model: str,
+    adapter: str | None = None,
+    packs: bool = False,
+    *,
+    dtype: str,
+    device: str,
+    revision: str | None,
+    attention: str | None,
 ) -> nn.Module:
     """The model in evaluation mode, its weights frozen, checked and on the device.
+
+    Where its matrices are packed next (`packs`), it is a `LlamaModel`, if native passes compute all of it.
 
     Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
@@ -71,6 +80,13 @@ def load(
     source = ModelSource.of(place, revision)
     file = read_gguf(source.file) if source.is_gguf else None
     config = find_config(model, source, file)
+    if packs and adapter is None and attention is None and chosen.type == "cpu":
+        kept = getattr(config, "dtype", None)
+        wanted = _wanted(dtype, chosen, source)
+        if isinstance(place, Path) and (light := pack.read(place, config, file, wanted)) is not None:
+            _require_finite(model, light)
+            _report_rounding(model, kept, light.dtype)
+            return light
     classes = architectures.find_classes(type(config))
     if classes is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")

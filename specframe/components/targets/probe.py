@@ -40,7 +40,7 @@ def check_once(target: TransformersTarget) -> None:
     that decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
     """
     refuse(target, find_unknown(target), WHAT)
-    if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
+    if target.weights.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
     note = cache_folder() / "checked" / fingerprint(target, EDITION)
     if note.exists():
@@ -99,7 +99,7 @@ def find_fault(target: TransformersTarget) -> str | None:
 
 def find_unknown(target: TransformersTarget) -> str | None:
     """Returns in a clause that a recurrent state is of a kind that no tree can be scored by, or None."""
-    mixer = unknown_of(target.model)
+    mixer = unknown_of(target.weights)
     if mixer is None:
         return None
     return f"{mixer} keeps a recurrent state of a kind that specframe does not know{_after_cache(target)}"
@@ -205,7 +205,7 @@ def find_layer_fault(
     """
     if kv_selection is not None:
         require_kv_selection(target.config, kv_selection.budget, target.context)
-    if hasattr(target.model, "_hf_hook"):
+    if hasattr(target.weights, "_hf_hook"):
         return "accelerate moves its weights in and out, for whole forward passes alone; load it without a device map"
     if target.reach[0] < ROOM:
         return None
@@ -243,7 +243,7 @@ def _every_slot(memory: CommittedMemory, per_head: bool) -> ChosenSlots:
 def refuse(target: TransformersTarget, fault: str | None, what: str) -> None:
     """Raises CompositionError where there is a fault, which keeps the target from doing something."""
     if fault is not None:
-        raise CompositionError(f"{getattr(target.model.config, 'model_type', 'it')} cannot {what}: {fault}")
+        raise CompositionError(f"{getattr(target.weights.config, 'model_type', 'it')} cannot {what}: {fault}")
 
 
 def deviation(target: TransformersTarget) -> float:

@@ -9,23 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.forward.layer_subset import embedding_and_head
+from specframe.components.targets.forward.layer_subset import device_of, embedding_and_head
 from specframe.components.targets.forward.taps import make_hook
+from specframe.components.targets.pack import LlamaModel
 from specframe.kernel.errors import CompositionError
 from specframe.native.blocks import BLOCK
 from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.neural.forward import without_gradients
 from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
-
-
-def device_of(module: Any) -> torch.device:
-    """The device that a module computes on: of its weights, or, where accelerate has taken them away, of its hook."""
-    found: torch.device = module.weight.device
-    hook = getattr(module, "_hf_hook", None)
-    for each in getattr(hook, "hooks", None) or [hook]:
-        if found.type == "meta" and (place := getattr(each, "execution_device", None)) is not None:
-            found = torch.device(place)
-    return found
 
 
 class FinalModules:
@@ -75,7 +66,7 @@ Rule = Callable[[Tensor], Tensor]
 
 
 class Sharing:
-    """The embedding and head of one model; constructing it runs the model on two tokens.
+    """The embedding and head of one model; constructing it runs a model of transformers on two tokens.
 
     `head` is the LM head as it computes where no gradients are wanted: by native code, where it runs the model.
     """
@@ -87,16 +78,22 @@ class Sharing:
         embedding, output = embedding_and_head(model)
         self._embedding: nn.Module = embedding
         self._output: nn.Module = output
-        probe = torch.tensor([[1], [2]], device=device_of(self._embedding)) % len(self._embedding.weight)
-        entry, features, logits = _listen(model, decoder, layers[0], probe)
-        with torch.no_grad():
-            raw = self._embedding(probe)
-            # Learned positions may be added after the embedding; the difference of two tokens drops them.
-            self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
-            self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
-        self._name = config.model_type
-        self._parts = model, decoder, layers
+        self._scale: Rule | None = unchanged
+        self._warp: Rule | None = unchanged
+        if not isinstance(model, LlamaModel):
+            self._find_rules(model, config, decoder, layers[0])
+        self._name, self._parts = config.model_type, (model, decoder, layers)
         self._ending: FinalModules | None = None
+
+    @torch.no_grad()
+    def _find_rules(self, model: nn.Module, config: Any, decoder: nn.Module, first: nn.Module) -> None:
+        table: Any = self._embedding.weight
+        probe = torch.tensor([[1], [2]], device=device_of(self._embedding)) % len(table)
+        entry, features, logits = _listen(model, decoder, first, probe)
+        raw = self._embedding(probe)
+        # Learned positions may be added after the embedding; the difference of two tokens drops them.
+        self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
+        self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
 
     @without_gradients
     def embed(self, tokens: Tensor) -> Tensor:
@@ -140,7 +137,10 @@ class Sharing:
     def norm(self, features: Tensor) -> Tensor:
         """The decoder's output where its last layer's is `features`: the input of an early exit's head."""
         if self._ending is None:
-            self._ending = FinalModules(*self._parts)
+            model, decoder, layers = self._parts
+            if isinstance(model, LlamaModel):
+                model, decoder, layers = model.whole, model.whole.model, model.whole.model.layers
+            self._ending = FinalModules(model, decoder, layers)
         if not self._ending.known:
             raise CompositionError(
                 f"{self._name} does something after its last layer that specframe has no rule for, so its earlier "

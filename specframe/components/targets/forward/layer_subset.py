@@ -24,6 +24,16 @@ def embedding_and_head(model: Any) -> tuple[Any, Any]:
     return model.get_input_embeddings(), model.get_output_embeddings()
 
 
+def device_of(module: Any) -> torch.device:
+    """The device that a module computes on: of its weights, or, where accelerate has taken them away, of its hook."""
+    found: torch.device = module.weight.device
+    hook = getattr(module, "_hf_hook", None)
+    for each in getattr(hook, "hooks", None) or [hook]:
+        if found.type == "meta" and (place := getattr(each, "execution_device", None)) is not None:
+            found = torch.device(place)
+    return found
+
+
 class LayerSubset:
     """A model with the chosen layers alone; the model stays as it is.
 

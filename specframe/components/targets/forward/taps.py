@@ -27,17 +27,21 @@ class Taps:
     def __init__(
         self, decoder: nn.Module, layers: Mapping[int, nn.Module], image_tokens: frozenset[int] = frozenset()
     ) -> None:
-        self._modules: dict[str, nn.Module] = {"last": decoder}
-        self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
-        self._attention = {f"query.{index}": attention_of(layer) for index, layer in layers.items()}
+        self.move(decoder, layers)
         self.layers = len(layers)
         """Number of layers."""
-        self._first = layers[min(layers)]
         self._image_tokens = sorted(image_tokens)
         self._images = False
         self._wanted: frozenset[str] = frozenset()
         self._queries: frozenset[str] = frozenset()
         self._ends: frozenset[str] = frozenset()
+
+    def move(self, decoder: nn.Module, layers: Mapping[int, nn.Module]) -> None:
+        """Captures the features of these modules from now on, which are the same model's."""
+        self._modules: dict[str, nn.Module] = {"last": decoder}
+        self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
+        self._attention = {f"query.{index}": attention_of(layer) for index, layer in layers.items()}
+        self._first = layers[min(layers)]
 
     def request(self, names: frozenset[str]) -> None:
         """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""

@@ -214,6 +214,14 @@ def test_keywords_that_are_not_known_are_ignored_with_a_warning_or_refused(write
         assert refused.status_code == 400 and words in refused.json()["error"]["message"]
 
 
+def test_odd_schemas_are_no_errors_of_the_server(writing):
+    deep: dict[str, object] = {"not": {}}
+    for _ in range(400):
+        deep = {"anyOf": [deep]}
+    for schema in ({"not": {}, "x-guidance": 5}, {"not": {}, "x-guidance": {"lenient": False}}, deep):
+        assert writing.complete(guided_json=schema).status_code in (200, 400)
+
+
 def test_the_most_choices_and_properties_are_followed(writer):
     schema = {"type": "object", "properties": {f"p{number}": {"type": "null"} for number in range(900)}}
     with Serving(writer, context=600) as writing:

@@ -125,7 +125,12 @@ class Structured(Strict):
 
 def loosened(schema: Schema) -> Schema:
     """A schema of which llguidance ignores what it does not know, without patterns that look around."""
-    return _without_looks(schema) | {"x-guidance": LOOSE | schema.get("x-guidance", {})}
+    own = schema.get("x-guidance")
+    try:
+        found: Schema = _without_looks(schema)
+    except RecursionError:  # nested too deeply, which the compiler refuses
+        found = schema
+    return found | {"x-guidance": LOOSE | own if isinstance(own, dict) else LOOSE}
 
 
 def _without_looks(value: Any) -> Any:

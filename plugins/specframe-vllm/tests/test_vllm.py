@@ -46,7 +46,7 @@ BUILD_THEIR_OWN = ("suffix", "recycling")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: see .ci/vllm"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(3600),
 ]
 
 

@@ -219,6 +219,8 @@ def test_the_forms_of_published_templates_are_read(template, text):
     form = ToolForm.of(template, [Function(name="weather", parameters=parameters)], several=True)
     ((call,),) = [form.read(text)[1]]
     assert json.loads(call["function"]["arguments"]) == {"city": "a</tool_call>", "days": 2}
+    odd = ToolForm.of(template, [Function(name="weather", parameters={"properties": 5})], several=True)
+    assert len(odd.read(text)[1]) == 1, "a schema that is none"
     assert form.read(text[:-1])[1] == form.read(text, ended=False)[1][1:] == [], "not before it is whole"
 
 

@@ -169,10 +169,11 @@ class ToolForm:
 
     def _typed(self, name: str, xml: str) -> dict[str, Any]:
         """The arguments of a call in XML: texts where the function takes texts, else JSON."""
-        schemas = {function.name: function.parameters.get("properties", {}) for function in self.functions}
+        known = next((each.parameters.get("properties") for each in self.functions if each.name == name), None)
+        properties = known if isinstance(known, dict) else {}
         found: dict[str, Any] = {}
         for key, value in XML_ARGUMENT.findall(xml.strip()):
-            kind = schemas.get(name, {}).get(key)
+            kind = properties.get(key)
             parsed, end = (None, -1) if isinstance(kind, dict) and kind.get("type") == "string" else _decode(value, 0)
             found[key] = parsed if end >= 0 and not value[end:].strip() else value
         return found

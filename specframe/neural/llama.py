@@ -83,7 +83,7 @@ class RotaryEmbedding(nn.Module):
         return cos.to(x.dtype), sin.to(x.dtype)
 
 
-class Attention(nn.Module):
+class LlamaAttention(nn.Module):
     """Attention by transformers' functions, which are imported when it first runs."""
 
     is_causal = True
@@ -163,12 +163,12 @@ class MLP(nn.Module):
         return states
 
 
-class Layer(nn.Module):
+class LlamaLayer(nn.Module):
     """A decoder layer."""
 
     def __init__(self, config: Any, layer: int = 0) -> None:
         super().__init__()
-        self.self_attn = Attention(config, layer)
+        self.self_attn = LlamaAttention(config, layer)
         self.mlp = MLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -201,7 +201,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         if not table.is_meta:  # whose random numbers are a slow import
             self.embed_tokens.reset_parameters()
-        self.layers = nn.ModuleList([Layer(config, index) for index in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([LlamaLayer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         with torch.device("cpu"):
             self.rotary_emb = RotaryEmbedding(config)

@@ -20,7 +20,7 @@ Wanted = Callable[[GivenSession, int, Tensor], Tensor]
 """The logits [K, V] below a drafted path, tokens [d], of a row of a session: wanted(session, row, path)."""
 
 
-class Proposer(Protocol):
+class ExpandingDrafter(Protocol):
     """A drafter whose proposals can be asked for node by node, as every `NeuralDrafter`."""
 
     def open(self, slots: int, room: int) -> None:
@@ -37,7 +37,7 @@ class Proposer(Protocol):
 
 
 def check_proposals(
-    drafter: Proposer,
+    drafter: ExpandingDrafter,
     sessions: Callable[[int], GivenSession],
     wanted: Wanted,
     *,
@@ -100,7 +100,7 @@ LIVES: list[tuple[int, list[_Step]]] = [
 """The number of rows, and their steps."""
 
 
-def _live(drafter: Proposer, session: GivenSession, step: _Step, padding: int) -> None:
+def _live(drafter: ExpandingDrafter, session: GivenSession, step: _Step, padding: int) -> None:
     if step.kind == "admit":
         drafter.commit(session.admit(step.numbers, padding=padding))
     elif step.kind == "advance":
@@ -110,7 +110,7 @@ def _live(drafter: Proposer, session: GivenSession, step: _Step, padding: int) -
 
 
 class _Comparison:
-    def __init__(self, drafter: Proposer, wanted: Wanted, expansions: int, close: float) -> None:
+    def __init__(self, drafter: ExpandingDrafter, wanted: Wanted, expansions: int, close: float) -> None:
         self.drafter, self.wanted, self.expansions, self.close = drafter, wanted, expansions, close
 
     @torch.no_grad()

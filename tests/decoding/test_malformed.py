@@ -1,4 +1,4 @@
-"""What is wrong with a verdict's form, by name."""
+"""Errors in a verdict's form, by name."""
 
 import pytest
 import torch

@@ -1,11 +1,11 @@
-"""What was thought, in answers of templates that have tags for it."""
+"""Thoughts in answers of templates that have tags for them."""
 
 import json
 
 import pytest
 from serving import QUESTION, Serving, make_pipeline
 
-from specframe_serve.reading import Parts, Reader
+from specframe_serve.reading import AnswerParts, AnswerReader
 from tests.small_model import make_json_tokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}:{% endif %}{# </think> #}"
@@ -14,20 +14,20 @@ TEXT = "<think>\nwell, 1 < 2\n</think>\n\nyes"
 
 @pytest.mark.parametrize(("begin", "text"), [("", TEXT), ("<think>\n", TEXT.removeprefix("<think>"))])
 def test_what_is_thought_is_no_part_of_the_text(begin, text):
-    reader = Reader.of(TEMPLATE, begin, None)
-    assert reader.read(text, True) == Parts("well, 1 < 2", "yes", ())
-    sent = Parts()
+    reader = AnswerReader.of(TEMPLATE, begin, None)
+    assert reader.read(text, True) == AnswerParts("well, 1 < 2", "yes", ())
+    sent = AnswerParts()
     for size in range(len(text) + 1):
         found = reader.read(text[:size], False)
         assert found.reasoning.startswith(sent.reasoning) and found.text.startswith(sent.text), "nothing is taken back"
         sent = found
-    assert sent == Parts("well, 1 < 2", "yes", ())
-    assert reader.read("<think>" * (not begin) + "wel", True) == Parts("wel", "", ())
+    assert sent == AnswerParts("well, 1 < 2", "yes", ())
+    assert reader.read("<think>" * (not begin) + "wel", True) == AnswerParts("wel", "", ())
 
 
 def test_a_text_without_tags_stays_as_it_is():
-    assert Reader.of(TEMPLATE, "", None).read(" so <think>", True) == Parts("", " so <think>", ())
-    assert Reader.of("{{ messages }}", "", None).read(TEXT, True) == Parts("", TEXT, ())
+    assert AnswerReader.of(TEMPLATE, "", None).read(" so <think>", True) == AnswerParts("", " so <think>", ())
+    assert AnswerReader.of("{{ messages }}", "", None).read(TEXT, True) == AnswerParts("", TEXT, ())
 
 
 def test_all_apis_have_it_in_a_field():

@@ -1,4 +1,4 @@
-"""What vLLM has no place for is refused by a sentence; without vLLM, whose modules are made up."""
+"""Refusals of what vLLM has no place for, each a sentence; without vLLM, whose modules are made up."""
 
 import sys
 from types import ModuleType, SimpleNamespace

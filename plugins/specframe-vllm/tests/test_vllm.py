@@ -28,7 +28,7 @@ PROMPTS = (
 TOKENS, LENGTH = 32, 3
 CHAIN = [f"tree={{use: chain, depth: {LENGTH}}}"]
 OWN = ["target.dtype=float32", "target.native=false", "run.costs=null"]
-"""What specframe decodes with to have vLLM's numbers: the checkpoint in float32, no choice by costs."""
+"""Overrides that give specframe vLLM's numbers: the checkpoint in float32, no choice by costs."""
 FLOAT, FLOAT_HEAD = "drafter.quantize=null", "drafter.head.quantize=null"
 """In 8 bits a drafter's activations are rounded, too, and the last bits of a feature may change a draft."""
 DRAFTERS = {

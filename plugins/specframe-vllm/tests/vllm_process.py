@@ -74,7 +74,7 @@ def refused(llm: Any, prompts: list[list[int]]) -> str:
 
 
 def preempted(llm: Any) -> int:
-    """How many times a request was preempted."""
+    """The number of preemptions."""
     return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
 
 

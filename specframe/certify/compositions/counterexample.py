@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnOption:
     """A random choice between several options."""
 
     place: Place
@@ -75,7 +75,7 @@ class Counterexample:
     """The composition's, or the least that it can be where not every branch was run."""
     node: int
     """The draft's node that the token follows."""
-    draws: tuple[Drawn, ...]
+    draws: tuple[DrawnOption, ...]
     """The choices of the last cycle."""
     decided: Place
     """Line of the verifier that drew last in that cycle; the beginning of its `verify` where it drew nothing."""
@@ -97,13 +97,13 @@ class DrawnForks(Forks):
 
     def __init__(self, scripts: Scripts) -> None:
         super().__init__(scripts)
-        self.drawn: list[Drawn] = []
+        self.drawn: list[DrawnOption] = []
 
     def _choose(self, law: Tensor) -> Tensor:
         """The inner choice."""
         picks = super()._choose(law)
         if len(law) and int((law[0] > 0).sum()) > 1:
-            self.drawn.append(Drawn(place_of(sys._getframe()), tuple(law[0].tolist()), int(picks[0])))
+            self.drawn.append(DrawnOption(place_of(sys._getframe()), tuple(law[0].tolist()), int(picks[0])))
         return picks
 
 
@@ -185,7 +185,7 @@ def _branches(emission: Emission, prefix: Outcome, rows: int, budget: int) -> li
 def _replay(emission: Emission, scripts: Scripts, prefix: Outcome, wanted: float, got: float) -> Counterexample:
     """Runs the one branch, and records its cycles up to the one that emits the prefix's last token."""
     forks = DrawnForks(scripts)
-    cycles: list[tuple[Cycle, tuple[Drawn, ...]]] = []
+    cycles: list[tuple[Cycle, tuple[DrawnOption, ...]]] = []
 
     def watch(cycle: Cycle) -> None:
         cycles.append((cycle, tuple(forks.drawn)))

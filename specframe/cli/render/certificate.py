@@ -19,7 +19,7 @@ from specframe.inspect.detokenise import probability
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specframe.certify.compositions.counterexample import Counterexample, Drawn, Place
+    from specframe.certify.compositions.counterexample import Counterexample, DrawnOption, Place
     from specframe.certify.compositions.enumeration import EnumerationProgress
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
@@ -110,7 +110,7 @@ def _place(place: Place) -> str:
     return printable(f"{place.call} ({place.file}:{place.line})")
 
 
-def _choice(drawn: Drawn) -> str:
+def _choice(drawn: DrawnOption) -> str:
     """The option that was drawn, and the probabilities of all."""
     return f"option {drawn.option} of {' '.join(map(probability, drawn.law))}"
 

@@ -13,10 +13,11 @@ from time import monotonic
 from specframe import Pipeline, Request
 from specframe_serve.engine import Engine, Full
 from specframe_serve.errors import ApiError, failed, shutting_down, too_long, too_slow
-from specframe_serve.jobs import Job, Progress, Speculation, TokenLogprobs
+from specframe_serve.jobs import Job, Progress, Speculation
+from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
 from specframe_serve.queue import Closed
-from specframe_serve.reading import Parts, Reader
+from specframe_serve.reading import AnswerParts, AnswerReader
 from specframe_serve.structured import as_refusal
 from specframe_serve.text import TextStream
 
@@ -43,13 +44,13 @@ class Answer:
     index: int
     stream: TextStream
     job: Job
-    reader: Reader
+    reader: AnswerReader
     bare: bool
     """True if nothing but its prompt is asked for."""
     hidden: frozenset[int] = frozenset()
     """Tokens that end it and are no part of its text."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
-    sent: Parts = field(default_factory=Parts)
+    sent: AnswerParts = field(default_factory=AnswerParts)
     """The parts that are in a stream."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -67,13 +68,13 @@ class Answer:
         return self.job.speculation
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> AnswerParts:
         """The parts so far; calls have ids."""
         found = self.reader.read(self.text, self.finish is not None)
         calls = [{"id": f"call_{self.id}{place}"} | call for place, call in enumerate(found.calls)]
         return replace(found, calls=calls)
 
-    def unsent(self) -> Parts:
+    def unsent(self) -> AnswerParts:
         """The parts since the last call of this method."""
         before, self.sent = self.sent, self.parts
         return self.sent.after(before)
@@ -106,7 +107,7 @@ class Answers:
         pipeline: Pipeline,
         prompts: Sequence[Sequence[int]],
         asked: ChatRequest | CompletionRequest,
-        reader: Reader,
+        reader: AnswerReader,
         client: str = "",
     ) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""

@@ -19,7 +19,7 @@ from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, too_long, too_many_rows
 from specframe_serve.protocol import ChatRequest, CompletionRequest
-from specframe_serve.reading import Reader
+from specframe_serve.reading import AnswerReader
 from specframe_serve.settings import ServeSettings
 from specframe_serve.structured import as_refusal
 from specframe_serve.web.bodies import cut
@@ -77,7 +77,7 @@ class Desk:
                 raise too_long(len(prompt), asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
             raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
-        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, Reader())
+        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, AnswerReader())
 
     def echoed(self, asked: CompletionRequest, index: int) -> str:
         """The text that stands before an answer: that of its prompt, where it is asked for."""
@@ -122,7 +122,7 @@ class Desk:
         asked: ChatRequest | CompletionRequest,
         prompts: Sequence[Sequence[int]],
         form: Form,
-        reader: Reader,
+        reader: AnswerReader,
     ) -> Response:
         headers = await self._compile(asked)
         answers = Answers(self.engine, self.pipeline, prompts, asked, reader, request.scope.get("specframe.client", ""))

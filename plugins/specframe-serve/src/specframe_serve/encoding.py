@@ -14,7 +14,7 @@ from specframe import InputError, Pipeline
 from specframe.plugin import text_of
 from specframe_serve.errors import ApiError, too_long
 from specframe_serve.protocol import ChatRequest
-from specframe_serve.reading import Reader
+from specframe_serve.reading import AnswerReader
 from specframe_serve.tools import NamedTool, ToolForm, shows_tools, written_turns
 from specframe_serve.web.bodies import cut
 
@@ -103,10 +103,10 @@ class Encoder:
         found = {"tools": shows_tools(self.template), "vision": bool(images), "thinking": self.thinks}
         return [name for name, can in found.items() if can]
 
-    def reader(self, asked: ChatRequest, prompt: Sequence[int]) -> Reader:
+    def reader(self, asked: ChatRequest, prompt: Sequence[int]) -> AnswerReader:
         """The reader of answers to a conversation, whose prompt is encoded. What follows a grammar is not thought."""
         end = "" if self._pipeline.tokenizer is None else str(self._pipeline.tokenizer.decode(prompt[-8:]))
-        return Reader.of("" if asked.grammar is not None else self.template, end, self.tool_form(asked))
+        return AnswerReader.of("" if asked.grammar is not None else self.template, end, self.tool_form(asked))
 
     @property
     def template(self) -> str:

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specframe import Entry, Request
 
 if TYPE_CHECKING:
-    from specframe_serve.logprobs import PromptScores
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """The target's own log probabilities of one committed token, before temperature and top-p."""
-
-    chosen: float
-    top: list[tuple[int, float]]
-    """The likeliest tokens, as many as were asked for."""
+    from specframe_serve.logprobs import PromptScores, TokenLogprobs
 
 
 @dataclass(frozen=True)

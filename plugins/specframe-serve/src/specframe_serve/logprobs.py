@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specframe.plugin import Cycle, NeuralTarget
-from specframe_serve.jobs import TokenLogprobs
 
 CHUNK = 64
 """The positions whose log probabilities are made at a time: each takes a vocabulary of float32."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The target's own log probabilities of one committed token, before temperature and top-p."""
+
+    chosen: float
+    top: list[tuple[int, float]]
+    """The likeliest tokens, as many as were asked for."""
 
 
 class PromptScores:

@@ -11,7 +11,7 @@ from specframe_serve.tools import ToolForm, held
 
 
 @dataclass(frozen=True)
-class Parts:
+class AnswerParts:
     """The parts of an answer, or what is new in them."""
 
     reasoning: str = ""
@@ -19,13 +19,15 @@ class Parts:
     calls: Sequence[dict[str, Any]] = ()
     """The calls as OpenAI's API has them, without their ids."""
 
-    def after(self, sent: Parts) -> Parts:
+    def after(self, sent: AnswerParts) -> AnswerParts:
         """The parts that are not among those that were sent."""
-        return Parts(self.reasoning[len(sent.reasoning) :], self.text[len(sent.text) :], self.calls[len(sent.calls) :])
+        return AnswerParts(
+            self.reasoning[len(sent.reasoning) :], self.text[len(sent.text) :], self.calls[len(sent.calls) :]
+        )
 
 
 @dataclass(frozen=True)
-class Reader:
+class AnswerReader:
     """Finds the parts in the text of an answer."""
 
     calls: ToolForm | None = None
@@ -36,16 +38,20 @@ class Reader:
     """True if the opening tag is the end of the prompt."""
 
     @classmethod
-    def of(cls, template: str, prompt_end: str, calls: ToolForm | None) -> Reader:
+    def of(cls, template: str, prompt_end: str, calls: ToolForm | None) -> AnswerReader:
         """The reader of answers to a prompt, with the tags that the chat template has."""
         found = re.search(r"</((?:seed:)?think(?:ing)?|reasoning)>", template)
         tag = None if found is None else found[1]
         return cls(calls, tag, tag is not None and prompt_end.rstrip().endswith(f"<{tag}>"))
 
-    def read(self, text: str, ended: bool) -> Parts:
+    def read(self, text: str, ended: bool) -> AnswerParts:
         """The parts of an answer; of one that goes on, the beginnings that stay whatever follows."""
         reasoning, rest = self._think(text, ended)
-        return Parts(reasoning, rest) if self.calls is None else Parts(reasoning, *self.calls.read(rest, ended))
+        return (
+            AnswerParts(reasoning, rest)
+            if self.calls is None
+            else AnswerParts(reasoning, *self.calls.read(rest, ended))
+        )
 
     def _think(self, text: str, ended: bool) -> tuple[str, str]:
         """The reasoning, and the rest."""

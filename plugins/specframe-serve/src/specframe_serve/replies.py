@@ -11,9 +11,9 @@ from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
 from specframe_serve.errors import ApiError
-from specframe_serve.jobs import TokenLogprobs
+from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import StreamOptions
-from specframe_serve.reading import Parts
+from specframe_serve.reading import AnswerParts
 from specframe_serve.text import HALF
 from specframe_serve.web.events import WAITING, event
 
@@ -147,7 +147,7 @@ class ChatReply(Reply):
         return {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
 
 
-def _further(parts: Parts, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _further(parts: AnswerParts, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The fields of a message in addition to its content."""
     found = {"reasoning_content": parts.reasoning, "tool_calls": list(calls)}
     return {name: value for name, value in found.items() if value}

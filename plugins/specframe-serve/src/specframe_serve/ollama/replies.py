@@ -11,7 +11,7 @@ from typing import Any
 
 from specframe_serve.answers import Answers
 from specframe_serve.errors import ApiError
-from specframe_serve.reading import Parts
+from specframe_serve.reading import AnswerParts
 
 NANO = 1_000_000_000
 
@@ -27,7 +27,7 @@ class OllamaReply:
 
     def loaded(self) -> dict[str, Any]:
         """The reply to a request without a question, by which clients have a model loaded."""
-        return self._object(Parts(), done=True) | {"done_reason": "load"}
+        return self._object(AnswerParts(), done=True) | {"done_reason": "load"}
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
@@ -36,15 +36,15 @@ class OllamaReply:
     async def stream(self, answers: Answers) -> AsyncIterator[str]:
         """The lines of a stream."""
         async for piece in answers.pieces():
-            if piece is not None and (parts := answers.all[0].unsent()) != Parts(calls=[]):
+            if piece is not None and (parts := answers.all[0].unsent()) != AnswerParts(calls=[]):
                 yield _line(self._object(parts, done=False))  # lines of JSON have no comments to show that it waits
-        yield _line(self._object(Parts(), done=True) | self._figures(answers))
+        yield _line(self._object(AnswerParts(), done=True) | self._figures(answers))
 
     def error(self, error: ApiError) -> str:
         """The line that ends a stream with an error."""
         return _line({"error": str(error)})
 
-    def _object(self, parts: Parts, done: bool) -> dict[str, Any]:
+    def _object(self, parts: AnswerParts, done: bool) -> dict[str, Any]:
         """Parts of an answer; the arguments of calls are objects here."""
         thought = {"thinking": parts.reasoning} if parts.reasoning else {}
         functions = [call["function"] for call in parts.calls]

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specframe_serve.errors import ApiError, shutting_down
 from specframe_serve.web.access import require_host
-from specframe_serve.web.records import Record
+from specframe_serve.web.records import RequestRecord
 
 CLOSE = (b"connection", b"close")
 
@@ -31,7 +31,7 @@ class Front:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        record = Record.of(scope, headers.get("x-request-id"))
+        record = RequestRecord.of(scope, headers.get("x-request-id"))
         body = Body(receive, pending="transfer-encoding" in headers or headers.get("content-length", "0") != "0")
 
         async def closing(message: Message) -> None:

@@ -21,7 +21,7 @@ ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 @dataclass
-class Record:
+class RequestRecord:
     """A request, as the log has it."""
 
     id: str
@@ -33,7 +33,7 @@ class Record:
     started: float = field(default_factory=monotonic)
 
     @classmethod
-    def of(cls, scope: Scope, given: str | None) -> Record:
+    def of(cls, scope: Scope, given: str | None) -> RequestRecord:
         """The record of a request, which it carries from here on; `given` is the id that its client gave it."""
         name = given if given is not None and ID.fullmatch(given) else secrets.token_hex(12)
         scope["specframe.record"] = record = cls(name, scope["method"], scope["path"])

@@ -220,9 +220,10 @@ def _replay(emission: Emission, scripts: Scripts, prefix: Outcome, wanted: float
 
 
 def definition(method: Any) -> Place:
-    """The line that a part's method begins at."""
-    code = method.__code__
-    return Place(method.__qualname__, Path(code.co_filename).name, code.co_firstlineno)
+    """The line that a part's method begins at; its name alone where it is no function of Python's."""
+    name = getattr(method, "__qualname__", type(method).__name__)
+    code = getattr(method, "__code__", None)
+    return Place(name, "", 0) if code is None else Place(name, Path(code.co_filename).name, code.co_firstlineno)
 
 
 def branch_trace(case: str, prompt: Sequence[int], temperature: float, cycles: Sequence[TracedCycle]) -> Trace:

@@ -107,7 +107,7 @@ def _counterexample(example: Counterexample) -> Group:
 
 
 def _place(place: Place) -> str:
-    return printable(f"{place.call} ({place.file}:{place.line})")
+    return printable(f"{place.call} ({place.file}:{place.line})" if place.file else place.call)
 
 
 def _choice(drawn: DrawnOption) -> str:

@@ -4,7 +4,7 @@ from specframe.certify.compositions.enumeration import Enumeration as Enumeratio
 from specframe.certify.compositions.enumeration import EnumerationProgress as EnumerationProgress
 from specframe.cli.arguments import UserPath as UserPath
 from specframe.cli.arguments import read_plan as read_plan
-from specframe.cli.completion import complete_recipe as complete_recipe
+from specframe.cli.candidates import complete_recipe as complete_recipe
 from specframe.components.drafters.budget import gained as gained
 from specframe.components.drafters.recycling import top_ids as top_ids
 from specframe.components.drafters.suffix import Suffix as Suffix

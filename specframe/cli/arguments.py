@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specframe.cli.completion import complete_override, complete_recipe
+from specframe.cli.candidates import complete_override, complete_recipe
 from specframe.cli.target import report_model, report_next
 from specframe.decoding.models import names_model, read_recipe
 from specframe.kernel.errors import InputError

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from specframe.cli.arguments import PATH, allow_env_option, json_option, no_local_code_option, split_overrides
-from specframe.cli.completion import complete_recipe
+from specframe.cli.candidates import complete_recipe
 from specframe.cli.target import recipes_of, report_next
 from specframe.files.text import printable
 

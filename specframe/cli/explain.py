@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from specframe.cli.arguments import json_option
-from specframe.cli.completion import complete_component
+from specframe.cli.candidates import complete_component
 
 LISTED = re.compile(r"^(\* |- |\|| )", re.MULTILINE)
 """Beginnings of lines that are no running text: of a list, a table, code."""

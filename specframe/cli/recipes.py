@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from specframe.cli.arguments import PATH, json_option
-from specframe.cli.completion import complete_recipe
+from specframe.cli.candidates import complete_recipe
 from specframe.cli.render import print_rows
 from specframe.files.text import printable
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +16,12 @@ from specframe.files.text import counted, open_console, printable
 if TYPE_CHECKING:
     from specframe.recipes.build import Plan
     from specframe.training.recipe import Training
+    from specframe.training.settings import TrainSettings
 
 DIAGNOSED = 4
 """Prompts that the doctor decodes after a training."""
+NAMES = {False: "given  ", True: "learnt "}
+COLOURS = {False: "dim", True: "green"}
 
 
 @recipe_command
@@ -57,10 +61,7 @@ def train(
     from specframe.training.train import prepared
 
     if show is not None:
-        from specframe.cli.render.samples import print_samples
-
-        settings, tokenizer = data_of(plan)
-        print_samples(open_console(), settings, tokenizer, show)
+        _print_samples(*data_of(plan), show)
         return 0
     if count_tokens is not None:
         counts = write_counts(plan, count_tokens)
@@ -105,3 +106,20 @@ def _diagnose(training: Training, weights: str) -> str:
         return str(error)
     agreement = f", first choice the target's {found.readings[0].depths[0]:.2f} of the time" if found.readings else ""
     return found.finding or f"tau {found.tau:.2f} on {counted(len(prompts), 'prompt')}{agreement}; nothing is wrong"
+
+
+def _print_samples(settings: TrainSettings, tokenizer: Any, count: int) -> None:
+    """Prints the first samples of `train.data`, a line for each run of tokens that are given, or learnt."""
+    from rich.text import Text
+
+    from specframe.training import documents
+    from specframe.training.encoding import encode
+
+    console, variables = open_console(), settings.chat_template_kwargs or {}
+    texts = documents.read(settings.data)
+    samples = ((text.origin, sample) for text in texts for sample in encode(text, tokenizer, variables))
+    for origin, (ids, answer) in islice(samples, count):
+        console.print(f"{origin}: {counted(len(ids), 'token')}, {sum(answer):,} learnt", soft_wrap=True)
+        for learnt, run in groupby(zip(ids, answer, strict=True), key=lambda pair: pair[1]):
+            words = tokenizer.decode([token for token, _ in run])
+            console.print(Text(NAMES[learnt] + repr(words)[1:-1], style=COLOURS[learnt]), soft_wrap=True)

@@ -249,7 +249,7 @@ def test_what_a_page_draws_from_the_code_exists():
     ]
     assert names
     assert [name for name in names if not exists(name)] == []
-    assert not exists("specframe.cli.no_module.name") and not exists("specframe.cli.completion.no_name")
+    assert not exists("specframe.cli.no_module.name") and not exists("specframe.cli.candidates.no_name")
 
 
 def exists(name: str) -> bool:

@@ -38,6 +38,11 @@ class Request:
     prefix: KnownPrefix | None = field(default=None, compare=False)
     """A beginning of the prompt, shorter than it, that a target with `read_ahead` need not read again."""
 
+    @property
+    def failure(self) -> str | None:
+        """A grammar's words for a text that it could not go on with; None: there is none."""
+        return next(filter(None, (getattr(each, "failure", None) for each in self.sampling.processors)), None)
+
 
 @dataclass
 class Entry:
@@ -110,8 +115,7 @@ def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: to
             entry.add(tokens[:place])
         if place is not None and entry.ended is None:
             entry.ended = "failed"
-            failures = [getattr(each, "failure", None) for each in entry.request.sampling.processors]
-            why = next(filter(None, failures), None)
+            why = entry.request.failure
             entry.error = (
                 f"prompt {entry.request.number + 1}, position {len(entry.text)}: no token has any probability; "
                 + (f"the grammar cannot be followed: {why}" if why is not None else BANNED)

@@ -217,8 +217,7 @@ class Answers:
 
     def _failure(self, answer: Answer) -> ApiError:
         """The reply to a row that failed: by its grammar, in the compiler's words, or by an error of the server."""
-        words = [getattr(each, "failure", None) for each in answer.job.request.sampling.processors]
-        why, grammar = next(filter(None, words), None), self._asked.grammar
+        why, grammar = answer.job.request.failure, self._asked.grammar
         return failed() if why is None or grammar is None else as_refusal(*grammar, f"it cannot be followed: {why}")
 
     async def finished(self) -> list[Answer]:

@@ -82,7 +82,7 @@ class StandInEngine:
 
     @torch.inference_mode()
     def step(self, portions: Mapping[str, int]) -> None:
-        """One pass over so many tokens of each of these requests, at most."""
+        """One pass over each of these requests, with the most tokens to read of it."""
         reads, outputs, place = [], list[list[Tensor]](), 0
         for name, portion in portions.items():
             job = self.jobs[name]

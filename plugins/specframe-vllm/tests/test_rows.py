@@ -53,7 +53,7 @@ def own(recipe):
 
 
 def decode(engine, names, tokens=16):
-    """Goes on until these requests have so many tokens."""
+    """Goes on until each of these requests has a number of tokens."""
     while min(len(engine.new(name)) for name in names) < tokens:
         engine.step(dict.fromkeys(names, ALL))
 

@@ -42,7 +42,7 @@ def generate(llm: Any, prompts: list[list[int]], tokens: int, together: bool) ->
 
 
 def cancelled(llm: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-    """The same of a batch whose second request is cancelled after some steps."""
+    """Texts and counts of a batch whose second request is cancelled after some steps."""
     from vllm import SamplingParams, TokensPrompt
 
     engine, texts, before = llm.llm_engine, {}, counts(llm)

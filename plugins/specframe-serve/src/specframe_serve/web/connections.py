@@ -41,7 +41,7 @@ class Limits:
     headers: float = 10.0
     """Seconds for a request's first line and headers."""
     patience: float = 2.0
-    """The same on a connection beyond the limit."""
+    """Seconds for them on a connection beyond the limit."""
     logged: float = field(default=-QUIET, init=False)
     spares: dict[Connection, None] = field(default_factory=dict, init=False)
     """Connections beyond the limit, the oldest first."""

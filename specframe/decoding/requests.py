@@ -37,6 +37,8 @@ class Request:
     """Inputs that the target reads with the prompt, such as an image's pixels: see `Prompts`."""
     prefix: KnownPrefix | None = field(default=None, compare=False)
     """A beginning of the prompt, shorter than it, that a target with `read_ahead` need not read again."""
+    predicted: Sequence[int] = ()
+    """A likely continuation: drafters that copy from the text copy from it, too. No generated text depends on it."""
 
     @property
     def failure(self) -> str | None:
@@ -244,7 +246,8 @@ def prompts_of(requests: Sequence[Request], device: torch.device | None = None) 
             for request, values in ((request, request.inputs[name]) for request in requests)
         ]
         inputs[name] = torch.cat(rows).to(device)
-    return Prompts(tokens, count, inputs, [request.prefix for request in requests if request.prefix is not None])
+    prefixes = [request.prefix for request in requests if request.prefix is not None]
+    return Prompts(tokens, count, inputs, prefixes, [request.predicted for request in requests])
 
 
 def is_by_token(values: torch.Tensor, count: int) -> bool:

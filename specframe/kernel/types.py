@@ -54,6 +54,8 @@ class Prompts:
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     prefixes: Sequence[KnownPrefix] = ()
     """The beginning of each prompt that the target need not read again, all of one length, shorter than any prompt."""
+    predicted: Sequence[Sequence[int]] = ()
+    """A likely continuation of each prompt, empty for a row without one: see `Request.predicted`."""
 
 
 @dataclass(frozen=True)

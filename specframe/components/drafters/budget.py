@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specframe.components.drafters.text import gained
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import Committed, TokenTree
-
-
-def gained(committed: Committed) -> list[list[int]]:
-    """The tokens that each row of a commit gained; for a new row its prompt and the first token after it."""
-    rows = committed.texts
-    if committed.prompt is not None:  # its tokens are the prompt's from the second on, and one more
-        firsts = committed.prompt.tokens[:, 0].tolist()
-        rows = [[first, *row] for first, row in zip(firsts, rows, strict=True)]
-    return rows
-
 
 KEPT = 0.9
 """Factor by which earlier counts decay in every cycle."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.drafters.text import CommittedText
+from specframe.components.drafters.text import CommittedText, with_predicted
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
@@ -61,8 +61,8 @@ class Lookup:
         self._text = CommittedText()
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; a commit with a prompt brings new texts."""
-        self._text.commit(committed)
+        """Appends the committed tokens; a commit with a prompt brings new texts, and what is predicted of them."""
+        self._text.commit(with_predicted(committed))
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specframe.components.drafters.budget import gained
+from specframe.components.drafters.text import gained
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, InputError

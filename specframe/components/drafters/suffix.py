@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specframe.components.drafters.automaton import SuffixAutomaton
-from specframe.components.drafters.budget import gained
+from specframe.components.drafters.text import gained, with_predicted
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
@@ -75,7 +75,7 @@ class Suffix:
     def commit(self, committed: Committed) -> None:
         """Appends the committed tokens; rows with a prompt join after the others."""
         if committed.prompt is not None:
-            self._rows += [SuffixAutomaton(text) for text in gained(committed)]
+            self._rows += [SuffixAutomaton(text) for text in gained(with_predicted(committed))]
             return
         for row, tokens in zip(self._rows, gained(committed), strict=True):
             row.extend(tokens)

@@ -5,8 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
-from specframe.kernel.types import Committed
+from specframe.kernel.types import Committed, Prompts
+
+PROMPT_END = 16
+"""Last tokens of a prompt that are put before its predicted continuation, so that they match from the first token."""
+
+
+def gained(committed: Committed) -> list[list[int]]:
+    """The tokens that each row of a commit gained; for a new row its prompt and the first token after it."""
+    rows = committed.texts
+    if committed.prompt is not None:  # its tokens are the prompt's from the second on, and one more
+        firsts = committed.prompt.tokens[:, 0].tolist()
+        rows = [[first, *row] for first, row in zip(firsts, rows, strict=True)]
+    return rows
+
+
+def with_predicted(committed: Committed) -> Committed:
+    """The commit in which each new row's predicted continuation, after the prompt's end, precedes the prompt."""
+    if committed.prompt is None or not any(committed.prompt.predicted):
+        return committed
+    pairs = zip(gained(committed), committed.prompt.predicted, strict=True)
+    rows = [[*text[-1 - PROMPT_END : -1], *predicted, *text] if predicted else text for text, predicted in pairs]
+    device, count = committed.root.device, [len(row) - 1 for row in rows]
+    tokens = pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True)
+    counts = torch.tensor(count, device=device)
+    return Committed(tokens[:, 1:], counts, {}, committed.root, Prompts(tokens[:, :-1], counts))
 
 
 class CommittedText:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil
 from time import monotonic
 
@@ -56,6 +58,11 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
+    appeared: int = 0
+    """Tokens of the prediction that are in it, each after the token before it, or at the beginning of both."""
+
+    def __post_init__(self) -> None:
+        self._awaited = Counter(pairwise([None, *self.job.request.predicted]))
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -93,6 +100,10 @@ class Answer:
         if self.stream.stopped or ended:
             self.finish = "stop" if self.stream.stopped or progress.ended != "length" else "length"
         self.text += text
+        for pair in pairwise([self.tokens[-1] if self.tokens else None, *progress.tokens]):
+            if self._awaited[pair] > 0:
+                self._awaited[pair] -= 1
+                self.appeared += 1
         self.tokens += progress.tokens
         self.logprobs += progress.logprobs
         return Piece(self.index, text, progress.tokens, progress.logprobs, self.finish)
@@ -109,12 +120,14 @@ class Answers:
         asked: ChatRequest | CompletionRequest,
         reader: AnswerReader,
         client: str = "",
+        predicted: Sequence[int] = (),
     ) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
         self._engine = engine
         self._pipeline = pipeline
         self._asked = asked
         self._reader = reader
+        self._predicted = predicted
         self._salt = "\0".join([client, asked.cache_salt]) if client or asked.cache_salt else ""
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -140,6 +153,7 @@ class Answers:
         require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
         settings = replace(pipeline.sampling, **asked.sampling())
         require_tokens(settings.biases, vocab, "logit_bias")
+        require_tokens(self._predicted, vocab, "prediction")
         settings = replace(settings, stop_token_ids=[*settings.stop_token_ids, *asked.stop_token_ids])
         if settings.min_new_tokens:
             settings = replace(settings, stop=[])  # `TextStream` finds stop texts after the least tokens
@@ -153,7 +167,7 @@ class Answers:
             most = asked.budget or (-1 if to_end else settings.max_new_tokens)
             limits = replace(settings, max_new_tokens=left if most < 0 else min(most, left))
             requests += pipeline.requests([prompt] * asked.n, limits, seed)
-        return requests
+        return [replace(request, predicted=self._predicted) for request in requests]
 
     def _answer(self, index: int, request: Request) -> Answer:
         asked, pipeline = self._asked, self._pipeline
@@ -185,6 +199,12 @@ class Answers:
     def cached_tokens(self) -> int:
         """Tokens of the prompts that came from the prefix cache; further choices of a prompt do not count."""
         return sum(answer.job.found for answer in self.all[:: self._asked.n])
+
+    @property
+    def predicted(self) -> tuple[int, int] | None:
+        """Tokens of the prediction that the answers have, and that they have not; None: there is no prediction."""
+        appeared = sum(answer.appeared for answer in self.all)
+        return (appeared, len(self._predicted) * len(self.all) - appeared) if self._predicted else None
 
     async def pieces(self) -> AsyncIterator[Piece | None]:
         """The pieces of all answers as they come, None where there was none for a while.

@@ -57,11 +57,10 @@ class Desk:
         self._require_rows(asked.n)
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             asked.enforce(calls)
-        self.encoder.require_short(
-            (message.turn["content"] for message in asked.messages), asked.needed, self.engine.longest
-        )
-        prompt = await self.encoder.chat(asked)
-        return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt))
+        texts = [asked.predicted, *(message.turn["content"] for message in asked.messages)]
+        self.encoder.require_short(texts, asked.needed, self.engine.longest)
+        prompt, predicted = await self.encoder.chat(asked), await self.encoder.predicted(asked)
+        return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt), predicted)
 
     async def complete(self, request: Request, asked: CompletionRequest, form: Form) -> Response:
         """The reply to prompts without a template. Raises ApiError for those that cannot be continued."""
@@ -123,9 +122,11 @@ class Desk:
         prompts: Sequence[Sequence[int]],
         form: Form,
         reader: AnswerReader,
+        predicted: Sequence[int] = (),
     ) -> Response:
         headers = await self._compile(asked)
-        answers = Answers(self.engine, self.pipeline, prompts, asked, reader, request.scope.get("specframe.client", ""))
+        client = request.scope.get("specframe.client", "")
+        answers = Answers(self.engine, self.pipeline, prompts, asked, reader, client, predicted)
         request.scope["specframe.record"].answers = answers
         if asked.stream:
             return EventStream(answers, form, headers)

@@ -43,6 +43,14 @@ class Encoder:
         async with self._turn:
             return await asyncio.to_thread(self._encode_turns, turns, options)
 
+    async def predicted(self, asked: ChatRequest) -> Sequence[int]:
+        """The tokens of the text that an answer probably repeats."""
+        tokenizer = self._pipeline.tokenizer
+        if not asked.predicted or tokenizer is None:
+            return ()
+        async with self._turn:
+            return list((await asyncio.to_thread(tokenizer, asked.predicted, add_special_tokens=False))["input_ids"])
+
     def require_short(self, texts: Iterable[object], answer: int, context: int) -> None:
         """Raises ApiError for texts too long for the context if each token were the vocabulary's longest.
 

@@ -26,6 +26,15 @@ class TextPart(Strict):
     logprobs: Empty | None = None
 
 
+Texts = str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
+"""A text, or its parts."""
+
+
+def joined(texts: Texts) -> str:
+    """The text of parts."""
+    return texts if isinstance(texts, str) else "".join(part.text for part in texts)
+
+
 class ImageURL(Strict):
     """The place of an image: a data URL, which holds it."""
 

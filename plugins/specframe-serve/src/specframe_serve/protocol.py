@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from specframe_serve.errors import ApiError
-from specframe_serve.messages import PROMPTS, Empty, Message
+from specframe_serve.messages import PROMPTS, Empty, Message, Texts, joined
 from specframe_serve.structured import Form, Strict, Structured
 from specframe_serve.tools import TOOLS, Function, NamedTool, Tool, ToolForm
 
@@ -148,6 +148,13 @@ class Generation(Sampled, Labels, Structured):
         return {name: value for name, value in given.items() if value is not None}
 
 
+class Prediction(Strict):
+    """A text that the answer probably repeats in part."""
+
+    type: Literal["content"]
+    content: Texts
+
+
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
@@ -155,6 +162,7 @@ class ChatRequest(Generation):
     max_completion_tokens: Budget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
+    prediction: Prediction | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
@@ -210,6 +218,11 @@ class ChatRequest(Generation):
     def likeliest(self) -> int | None:
         """Number of likeliest tokens to report with each token; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def predicted(self) -> str:
+        """The text that the answer probably repeats."""
+        return "" if self.prediction is None else joined(self.prediction.content)
 
     @property
     def template(self) -> dict[str, Any]:

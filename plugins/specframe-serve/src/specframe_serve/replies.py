@@ -41,9 +41,17 @@ class Reply:
     def usage(self, answers: Answers) -> dict[str, Any]:
         """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
-        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        details = {"prompt_tokens_details": {"cached_tokens": answers.cached_tokens}}
-        return usage | details if answers.shows_cached else usage
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+        if answers.shows_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": answers.cached_tokens}
+        if answers.predicted is not None:
+            names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+            usage["completion_tokens_details"] = dict(zip(names, answers.predicted, strict=True))
+        return usage
 
     def metrics(self, answers: Answers) -> dict[str, Any]:
         """vLLM's per-request figures, for a request with one answer."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from specframe_serve.errors import ApiError
-from specframe_serve.messages import PROMPTS, Message, TextPart, tagger
+from specframe_serve.messages import PROMPTS, Message, Texts, joined, tagger
 from specframe_serve.protocol import Budget, ChatRequest, Effort, Labels, Sampled, Whole
 from specframe_serve.structured import Strict, TextFormat
 from specframe_serve.tools import TOOLS, CalledFunction, Function, Name, NamedFunction, NamedTool, Tool, ToolCall
@@ -59,15 +59,14 @@ class ResultItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
+    output: Texts
     id: str | None = None
     status: str | None = None
 
     @property
     def turn(self) -> Message:
         """The result as a chat completion has it."""
-        text = self.output if isinstance(self.output, str) else "".join(part.text for part in self.output)
-        return Message(role="tool", content=text, tool_call_id=self.call_id)
+        return Message(role="tool", content=joined(self.output), tool_call_id=self.call_id)
 
 
 class ReasoningItem(Strict):

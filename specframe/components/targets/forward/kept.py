@@ -160,4 +160,5 @@ def shortened(prompts: Prompts, select: PromptSelection | None) -> Prompts:
     rows = [text[:count] for text, count in texts]
     kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
     count = torch.tensor([len(row) for row in kept], device=device)
-    return Prompts(pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True), count)
+    tokens = pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True)
+    return Prompts(tokens, count, predicted=prompts.predicted)

@@ -133,7 +133,9 @@ def test_log_probabilities_of_completions(serving):
     logprobs = found["logprobs"]
     assert "".join(logprobs["tokens"]) == found["text"]
     assert all(value <= 0 and math.isfinite(value) for value in logprobs["token_logprobs"])
-    assert [len(top) for top in logprobs["top_logprobs"]] == [2] * 6
+    assert {len(top) for top in logprobs["top_logprobs"]} == {2, 3}  # the chosen token is in it, too
+    for token, value, top in zip(*(logprobs[f] for f in ("tokens", "token_logprobs", "top_logprobs")), strict=True):
+        assert top[token] == value and list(top.values()) == sorted(top.values(), reverse=True)
 
 
 def test_models_health_and_what_is_not_there(serving):

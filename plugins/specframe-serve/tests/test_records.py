@@ -24,15 +24,16 @@ def test_each_request_is_one_line_with_its_id(pipeline, caplog):
         reply = serving.post("/v1/completions", json={"prompt": "hello", "seed": 1}, headers={"X-Request-Id": "mine"})
         serving.stream("/v1/chat/completions", messages=QUESTION)
         assert serving.complete(nonsense=1).status_code == 422
-        made = serving.get("/health", headers={"X-Request-Id": "two words"}).headers["x-request-id"]
+        made = serving.get("/v1/models", headers={"X-Request-Id": "two words"}).headers["x-request-id"]
+        assert serving.get("/health").status_code == serving.get("/metrics").status_code == 200  # no lines of probes
     assert reply.headers["x-request-id"] == "mine" and re.fullmatch("[0-9a-f]{24}", made)
-    first, stream, refused, health = requests(caplog)
+    first, stream, refused, models = requests(caplog)
     usage = reply.json()["usage"]
     assert (first["id"], first["status"], first["path"]) == ("mine", 200, "/v1/completions")
     assert (first["prompt"], first["tokens"]) == (5, usage["completion_tokens"]) and first["cached"] == 0
     assert 0 < first["first"] <= first["seconds"] and first["reason"] == reply.json()["choices"][0]["finish_reason"]
     assert stream["reason"] in ("stop", "length") and stream["tokens"] > 0
-    assert refused["status"] == 422 and "tokens" not in refused and health["id"] == made
+    assert refused["status"] == 422 and "tokens" not in refused and models["id"] == made
 
 
 def test_a_line_is_text_or_json(capsys):

@@ -20,7 +20,8 @@ LONG = {"prompt": "hello there", "max_tokens": 3000, "ignore_eos": True, "seed":
 @contextmanager
 def serving(recipe, *options):
     """A server in a process of its own, and the address of its API."""
-    command = [sys.executable, "-m", "specframe", "serve", str(recipe), "--port", "0", "--slots", "2", *options]
+    command = [sys.executable, "-m", "specframe", "serve", str(recipe), "--port", "0", "--slots", "2"]
+    command += ["--log-level", "warning", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:

@@ -48,7 +48,7 @@ def _note(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 )
 @limits
 @click.option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="keys of clients, `NAME KEY` a line")
-@click.option("--log-level", type=click.Choice(LEVELS), default="warning", help="info: a line for each request")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", help="info: a line for each request")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="form of the log's lines")
 @click.option(
     "--allowed-origins", default="", metavar="URL,...", help="origins of web pages that may send requests, `*` for any"

@@ -213,13 +213,15 @@ class TextReply(Reply):
         return {
             "tokens": spelled,
             "token_logprobs": [None if each is None else each.chosen for each in found],
-            "top_logprobs": [None if each is None else self._likeliest(each) for each in found],
+            "top_logprobs": [
+                None if each is None else self._likeliest(own, each) for own, each in zip(spelled, found, strict=True)
+            ],
             "text_offset": list(accumulate(map(len, spelled[:-1]), initial=start)),
         }
 
-    def _likeliest(self, found: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens by their texts; the likeliest one of several with the same text."""
+    def _likeliest(self, own: str, found: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens by their texts, and the chosen one; the likeliest of several with the same text."""
         best: dict[str, float] = {}
-        for token, value in found.top:
-            best.setdefault(self.spell(token), value)
+        for text, value in [*((self.spell(token), value) for token, value in found.top), (own, found.chosen)]:
+            best.setdefault(text, value)
         return best

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from specframe_serve.errors import ApiError
+from specframe_serve.web.records import HEALTH
 
 log = logging.getLogger("specframe.serve")
 
@@ -25,9 +26,9 @@ QUIET = 60.0
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
-SPARES = 32
-"""Connections beyond the limit that are asked what they want: the server's health, or its metrics."""
-HEALTH = ("/health", "/metrics")
+SPARES = 128
+"""Connections beyond the limit that may say what they want, as all do for a moment when clients connect anew; of more,
+the oldest is reset."""
 LITTLE = 1 << 16
 """Bytes of a refused request that are read, so that its client reads the refusal in place of a reset."""
 

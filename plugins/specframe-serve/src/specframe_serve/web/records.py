@@ -16,6 +16,8 @@ from starlette.types import Scope
 from specframe_serve.answers import Answers
 
 log = logging.getLogger("specframe.serve")
+HEALTH = ("/health", "/metrics")
+"""Paths that probes ask for."""
 ID = re.compile(r"[\x21-\x7e]{1,128}")
 """An id that a client may give its request."""
 
@@ -40,8 +42,9 @@ class RequestRecord:
         return record
 
     def write(self) -> None:
-        """Logs the request, once it is answered."""
-        if not log.isEnabledFor(logging.INFO):
+        """Logs the request, once it is answered; those of probes, which come every few seconds, at the level debug."""
+        level = logging.DEBUG if self.path in HEALTH else logging.INFO
+        if not log.isEnabledFor(level):
             return
         fields: dict[str, Any] = {
             "id": self.id,
@@ -60,7 +63,8 @@ class RequestRecord:
                 "cached": answers.cached_tokens,
                 "reason": ",".join(sorted({answer.finish or "unfinished" for answer in answers.all})),
             }
-        log.info("%s", " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items()), extra={"own": fields})
+        text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+        log.log(level, "%s", text, extra={"own": fields})
 
 
 class JsonLines(logging.Formatter):

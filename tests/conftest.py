@@ -20,6 +20,7 @@ def own_notes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setattr("specframe.components.targets.probe.cache_folder", lambda: folder)
+        patch.setattr("specframe.neural.weights.weight_cache.cache_folder", lambda: folder)
         yield
 
 

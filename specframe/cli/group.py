@@ -32,6 +32,7 @@ COMMANDS = {
     "import": "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it",
     "recipes": "list the recipes that come with specframe, or copy one to change it",
     "plugins": "list every installed component, by package",
+    "cache": "list the packed weights that make a target's next start faster, or remove them",
     "explain": "show what a component is and the options it takes",
     "validate": "check a recipe: names, options, types, and whether its parts fit together",
     "new": "write a plugin package: a small working component of a kind, and its tests",

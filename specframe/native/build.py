@@ -149,14 +149,15 @@ def make_folder(folder: Path) -> None:
         folder.chmod(folder.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
-def refuse_strangers(library: Path) -> None:
-    """Raises InputError where another user can write to the library, to its folder, or to a folder above that one.
+def refuse_strangers(file: Path, refused: str = "the native library is not loaded from") -> None:
+    """Raises InputError where another user can write to a file of the cache, to its folder, or to one above that.
 
-    Above, a folder may belong to a group that can write, or be one like /tmp, where only the owner moves a file.
+    Above, a folder may belong to a group that can write, or be one like /tmp, where only the owner moves a file. The
+    error begins with what is `refused`.
     """
     if os.name != "posix":
         return
-    whole = library.resolve()
+    whole = file.resolve()
     for path in (whole, *whole.parents):
         if not path.exists():
             continue
@@ -164,9 +165,9 @@ def refuse_strangers(library: Path) -> None:
         near = path in (whole, whole.parent)
         open_to = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH if near else stat.S_IWOTH)
         if found.st_uid not in (0, os.getuid()):
-            raise InputError(f"the native library is not loaded from {library.parent}: {path} is another user's")
+            raise InputError(f"{refused} {file.parent}: {path} is another user's")
         if open_to and (near or not found.st_mode & stat.S_ISVTX):
-            raise InputError(f"the native library is not loaded from {library.parent}: others can write to {path}")
+            raise InputError(f"{refused} {file.parent}: others can write to {path}")
 
 
 def seal(library: Path) -> None:

@@ -40,7 +40,7 @@ class QuantizedLinear(nn.Module):
     def empty(cls, outputs: int, inputs: int, bits: Bits) -> QuantizedLinear:
         """A layer without bias, whose weights are still to be written."""
         shape = -(-outputs // TILE), inputs // BLOCK, block_bytes(bits)
-        return cls._of(torch.empty(shape, dtype=torch.uint8), outputs, bits)
+        return cls.of(torch.empty(shape, dtype=torch.uint8), outputs, bits)
 
     @property
     def blocks(self) -> PackedBlocks | Floats:
@@ -55,8 +55,8 @@ class QuantizedLinear(nn.Module):
     def join(cls, layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
         """One layer of all their outputs, which are whole tiles of as many bits; they share its storage afterwards."""
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        joined = cls._of(
-            torch.cat([layer.packed for layer in layers]),
+        joined = cls.of(
+            _concatenated([layer.packed for layer in layers]),
             sum(layer.out_features for layer in layers),
             layers[0].bits,
             torch.cat(biases) if biases else None,
@@ -74,8 +74,8 @@ class QuantizedLinear(nn.Module):
                 layer.packed = part
 
     @classmethod
-    def _of(cls, packed: Tensor, outputs: int, bits: Bits, bias: Tensor | None = None) -> QuantizedLinear:
-        """A layer of packed weights [tiles, K / 32, bytes]."""
+    def of(cls, packed: Tensor, outputs: int, bits: Bits, bias: Tensor | None = None) -> QuantizedLinear:
+        """A layer of packed weights [tiles, K / 32, bytes] and a bias in float32."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.out_features, layer.in_features, layer.bits = outputs, packed.shape[1] * BLOCK, bits
@@ -124,12 +124,22 @@ class PackedLinear(nn.Linear):
     So a model that native code runs takes up its memory once. `unpack_again` is for those who run it otherwise, too.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, packed: QuantizedLinear, bias: nn.Parameter | None) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = linear.bias
-        self._packed = (QuantizedLinear(Floats(linear.weight.detach()), linear.bias),)  # no module of the model's
+        self.in_features, self.out_features = packed.in_features, packed.out_features
+        self.bias = bias  # type: ignore[assignment] # None where there is none, as in any linear layer
+        self._packed = (packed,)  # no module of the model's
         self._whole: Tensor | None = None
+
+    @classmethod
+    def pack(cls, linear: nn.Linear) -> PackedLinear:
+        """A linear layer whose weight is packed."""
+        return cls(QuantizedLinear(Floats(linear.weight.detach()), linear.bias), linear.bias)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its weight."""
+        return torch.bfloat16 if self.packed.bits == 16 else torch.float32
 
     @property
     def packed(self) -> QuantizedLinear:
@@ -156,12 +166,21 @@ class PackedLinear(nn.Linear):
                 self._whole = self.weight
 
 
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    """The parts in one tensor: a view of their memory where they follow each other in it, as in a file."""
+    first, ends = parts[0], [part.data_ptr() + part.nbytes for part in parts]
+    storages = {part.untyped_storage().data_ptr() for part in parts}
+    if len(storages) > 1 or [part.data_ptr() for part in parts[1:]] != ends[:-1]:
+        return torch.cat(list(parts))
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+
+
 def pack_floats(model: nn.Module) -> None:
     """Packs the weights of a model's linear layers, in place."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child.weight.dtype in (torch.bfloat16, torch.float32):
-                setattr(module, name, PackedLinear(child))
+                setattr(module, name, PackedLinear.pack(child))
 
 
 def unpack_again(model: nn.Module) -> None:

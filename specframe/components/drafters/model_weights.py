@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -181,9 +181,10 @@ class Checkpoint:
         plain = coarseness == kept and self.group == BLOCK
         quantize(whole.model, kept, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
         whole.quantization = kept
-        found = architectures.layers(whole.model, whole.config)
+        model: Any = whole.model
+        found = architectures.layers(model, whole.config)
         assert found is not None, "a target's layers are in one list"
-        return native_forward(whole.model, (whole.config, *found), "quantize", unfit)
+        return native_forward(model.get_output_embeddings(), (whole.config, *found), "quantize", unfit)
 
 
 def own(loaded: Loaded) -> Loaded:

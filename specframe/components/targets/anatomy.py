@@ -22,6 +22,7 @@ from specframe.components.targets.forward.transformers import TransformersForwar
 from specframe.components.targets.forward.vision import Vision
 from specframe.components.targets.image_processor import ImageProcessor
 from specframe.components.targets.loading import TokenizerSource
+from specframe.components.targets.native_model import LlamaModel, keep_packed
 from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
@@ -55,7 +56,7 @@ class Anatomy:
     def of(cls, model: Any) -> Anatomy:
         """Takes a model apart. Raises CompositionError for one that cannot be a target."""
         config = architectures.text_config(model.config)
-        if isinstance(model, pack.LlamaModel):
+        if isinstance(model, LlamaModel):
             return cls._of_llama(model)
         decoder, layers = architectures.require_layers(model)
         recurrent = bool(recurrence.mixers_of(decoder))
@@ -71,7 +72,7 @@ class Anatomy:
         return cls(config, decoder, layers, taps, lambda: eager, memory, vision)
 
     @classmethod
-    def _of_llama(cls, model: pack.LlamaModel) -> Anatomy:
+    def _of_llama(cls, model: LlamaModel) -> Anatomy:
         """The parts of a model without a forward pass; transformers' one is made where it is needed."""
         config, decoder = model.config, model.model
         taps = Taps(decoder, dict(enumerate(decoder.layers)))
@@ -135,7 +136,7 @@ class LoadedModel:
         self.config: Any = self.parts.config
         self._taps = self.parts.taps
         self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
-        if isinstance(forward, TransformersForward) or (forward is None and not isinstance(model, pack.LlamaModel)):
+        if isinstance(forward, TransformersForward) or (forward is None and not isinstance(model, LlamaModel)):
             forward = self.parts.eager  # with taps of its own
         if forward is not None:
             self.computing = HookedForward(forward)
@@ -183,11 +184,11 @@ class LoadedModel:
     @property
     def model(self) -> nn.Module:
         """The model of transformers, made now where native passes did without."""
-        return self.weights.whole if isinstance(self.weights, pack.LlamaModel) else self.weights
+        return self.weights.whole if isinstance(self.weights, LlamaModel) else self.weights
 
     def _drop_model(self) -> None:
         """Drops the model of transformers that was made around packed weights, until it is asked for again."""
-        if isinstance(self.weights, pack.LlamaModel):
+        if isinstance(self.weights, LlamaModel):
             self.weights.forget()
 
     def _is_training(self) -> bool:
@@ -207,17 +208,22 @@ class LoadedModel:
         return self.computing.inner
 
     def _quantize(self, quantization: Quantization) -> None:
-        pack.quantize(self.weights, quantization, self.gguf)
+        if not (isinstance(self.weights, LlamaModel) and self.weights.packed is not None):
+            pack.quantize(self.weights, quantization, self.gguf)
         self.quantization = quantization
         self._take_native("quantize", native_passes.unfit)
 
     def _take_native(self, option: str = "native", unfit: native_passes.Unfit = native_passes.unfit_floats) -> None:
         parts = self.config, self.parts.decoder, self.parts.layers
-        taken = native_passes.native_forward(self.weights, parts, option, unfit, self.cache)
+        model: Any = self.weights
+        head = model.head if isinstance(model, LlamaModel) else model.get_output_embeddings()
+        taken = native_passes.native_forward(head, parts, option, unfit, self.cache)
         if taken is not None:
             taken.find_best()
             self.computing = HookedForward(taken)
-        elif isinstance(self.weights, pack.LlamaModel):
+            if isinstance(self.weights, LlamaModel):
+                keep_packed(self.weights, taken.head, self.quantization)
+        elif isinstance(self.weights, LlamaModel):
             self.computing = HookedForward(self.parts.eager)
         self._remember_model()  # with packed modules
 

@@ -84,7 +84,7 @@ class HFTarget(LoadedModel):
         keep: KVSelection | None = None,
         context: int | None = None,
     ) -> None:
-        packs = native or quantize is not None
+        packs = quantize or ("floats" if native else None)
         loaded = loading.load(model, adapter, packs, dtype=dtype, device=device, revision=revision, attention=attention)
         tokenizer = loading.TokenizerSource(place := loading.locate(model), revision, model)
         self._attach(loaded, tokenizer, gguf_file(place))

@@ -6,12 +6,12 @@ import logging
 from importlib.util import find_spec
 from os.path import expanduser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
-from specframe.components.targets import architectures, pack
+from specframe.components.targets import architectures, native_model
 from specframe.components.targets.adapters import MERGE, base_of, merge_adapter, require_adapter
 from specframe.components.targets.source import (
     GGUFModel,
@@ -25,6 +25,7 @@ from specframe.components.targets.source import (
     take_texts,
 )
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError, first_line
+from specframe.neural.quantize import Quantization
 from specframe.neural.weights.locate import (
     GGUF,
     WEIGHTS,
@@ -61,7 +62,7 @@ def locate(model: str) -> str | Path:
 def load(
     model: str,
     adapter: str | None = None,
-    packs: bool = False,
+    packs: Quantization | Literal["floats"] | None = None,
     *,
     dtype: str,
     device: str,
@@ -80,11 +81,14 @@ def load(
     source = ModelSource.of(place, revision)
     file = read_gguf(source.file) if source.is_gguf else None
     config = find_config(model, source, file)
-    if packs and adapter is None and attention is None and chosen.type == "cpu":
+    if packs is not None and adapter is None and attention is None and chosen.type == "cpu":
         kept = getattr(config, "dtype", None)
         wanted = _wanted(dtype, chosen, source)
-        if isinstance(place, Path) and (light := pack.read(place, config, file, wanted)) is not None:
-            _require_finite(model, light)
+        rounding = None if packs == "floats" else packs
+        light = native_model.read(place, config, file, wanted, rounding, model) if isinstance(place, Path) else None
+        if light is not None:
+            if light.packed is None:
+                _require_finite(model, light)
             _report_rounding(model, kept, light.dtype)
             return light
     classes = architectures.find_classes(type(config))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specframe.components.targets.forward.layer_subset import device_of, embedding_and_head
 from specframe.components.targets.forward.taps import make_hook
-from specframe.components.targets.pack import LlamaModel
+from specframe.components.targets.native_model import LlamaModel
 from specframe.kernel.errors import CompositionError
 from specframe.native.blocks import BLOCK
 from specframe.native.linear import QuantizedLinear, logits_of

@@ -20,7 +20,7 @@ from specframe.native.blocks import BLOCK
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.build import load_native
 from specframe.native.decoder import PackedLayers, packed
-from specframe.native.linear import QuantizedLinear, logits_of, pack_floats
+from specframe.native.linear import PackedLinear, QuantizedLinear, logits_of, pack_floats
 from specframe.native.visibility import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Features, Forward, GreedyRun, Newest, Output, Pass, is_query
@@ -212,9 +212,9 @@ def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tr
 
 
 def native_forward(
-    model: Any, parts: tuple[Any, Any, nn.ModuleList], option: str, unfit: Unfit, cache: CacheForm | None = None
+    head: nn.Module, parts: tuple[Any, Any, nn.ModuleList], option: str, unfit: Unfit, cache: CacheForm | None = None
 ) -> NativeForward | None:
-    """The native forward pass of a model whose config, decoder and layers are `parts`.
+    """The native forward pass of a model with this LM head, whose config, decoder and layers are `parts`.
 
     None, with a warning in the option's name, where `unfit` finds a reason. Raises CompositionError there for a form of
     keys and values that native passes alone keep.
@@ -229,7 +229,7 @@ def native_forward(
         logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
         return None
     pack_floats(parts[2])
-    return NativeForward(*parts, model.get_output_embeddings(), cache)
+    return NativeForward(*parts, head, cache)
 
 
 def require_cache(cache: CacheForm | None, forward: Forward) -> None:
@@ -282,7 +282,10 @@ def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None
     if min(limits, default=architectures.context(config)) < architectures.context(config):
         return "its attention has a window"
     matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
-    if {matrix.weight.dtype for matrix in matrices} not in ({torch.bfloat16}, {torch.float32}):
+    if {matrix.dtype if isinstance(matrix, PackedLinear) else matrix.weight.dtype for matrix in matrices} not in (
+        {torch.bfloat16},
+        {torch.float32},
+    ):
         return "its weights are neither in bfloat16 nor in float32"
     if any(matrix.in_features % BLOCK for matrix in matrices):
         return f"one of its matrices has inputs that {BLOCK} does not divide"

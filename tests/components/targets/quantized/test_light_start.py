@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.pack import LlamaModel
+from specframe.components.targets.native_model import LlamaModel
 
 HEAVY = (
     "transformers.modeling_utils",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from inspect import getfile, signature
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from specframe.certify.compositions.emission import Comparison, compare
 from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
 from specframe.components.targets.table import TableTarget
+from specframe.files.text import counted
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import load_local
@@ -22,6 +24,7 @@ NEARLY = 1e-6
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared: fewer where more are out of the budget's reach."""
 SEEDS = 3
+COMMAND, PACKAGE = "specframe certify --against", "specframe-against"
 VOCAB = 3
 
 
@@ -30,6 +33,9 @@ class ForeignFunction(Protocol):
 
     def enumerate(self, *, budget: int, progress: Callable[[EnumerationProgress], None] | None) -> Enumeration:
         """The law of the first tokens that the function emits."""
+
+    def sample(self, samples: int, seed: int, progress: Callable[[int], None] | None) -> dict[str, Any]:
+        """A test of the first tokens in so many runs."""
 
     def target_law(self) -> dict[Outcome, float]:
         """The law of the first tokens by sampling from the target."""
@@ -68,6 +74,20 @@ def certify_function(where: str, budget: int, listener: Callable[[str, Enumerati
     return summary
 
 
+def sample_function(where: str, samples: int, announce: Callable[[str], None]) -> dict[str, Any]:
+    """Tests the function `path.py:function` by runs with random numbers of its own, for code that cannot be enumerated.
+
+    Raises what `certify_function` raises.
+    """
+    accept = load_function(where)
+    found: list[dict[str, Any]] = []
+    for seed in range(SEEDS):
+        name, foreign = f"laws {seed}", _foreign(accept, seed, LENGTHS[0])
+        with _failures(foreign):
+            found.append({"name": name, **foreign.sample(samples, seed, partial(_announce, announce, name))})
+    return {"function": where, "different": any(case["refused"] for case in found), "cases": found}
+
+
 def compare_function(
     accept: Callable[..., Any],
     *,
@@ -80,16 +100,32 @@ def compare_function(
 
     Raises InputError for a function that fails or cannot be enumerated, and PluginError without specframe-against.
     """
-    kind: Callable[..., ForeignFunction]
-    kind = discover().extension("against", "specframe certify --against", "specframe-against")
-    foreign = kind(accept, table_law(seed), table_law(seed + 1000), vocab=VOCAB, length=length, tolerance=NEARLY)
-    try:
+    foreign = _foreign(accept, seed, length)
+    with _failures(foreign):
         run = foreign.enumerate(budget=budget, progress=progress)
+    return compare(foreign.target_law(), run)
+
+
+def _announce(announce: Callable[[str], None], name: str, done: int) -> None:
+    announce(f"{name}: {counted(done, 'run')}")
+
+
+def _foreign(accept: Callable[..., Any], seed: int, length: int) -> ForeignFunction:
+    """The function over random laws."""
+    kind: Callable[..., ForeignFunction]
+    kind = discover().extension("against", COMMAND, PACKAGE)
+    return kind(accept, table_law(seed), table_law(seed + 1000), vocab=VOCAB, length=length, tolerance=NEARLY)
+
+
+@contextmanager
+def _failures(foreign: ForeignFunction) -> Iterator[None]:
+    """Raises InputError, with the place in the function's file, for what the function raises."""
+    try:
+        yield
     except SpecframeError:
         raise
     except (Exception, SystemExit) as error:
-        raise InputError(f"the function failed at {raised_at(error, Path(getfile(kind)).parent)}") from error
-    return compare(foreign.target_law(), run)
+        raise InputError(f"the function failed at {raised_at(error, Path(getfile(type(foreign))).parent)}") from error
 
 
 def table_law(seed: int) -> Callable[[Outcome], tuple[float, ...]]:
@@ -119,3 +155,17 @@ def load_function(where: str) -> Callable[..., Any]:
     except ValueError:
         pass  # a function in C has no signature to look at
     return accept
+
+
+def certify_server(
+    url: str,
+    samples: int,
+    model: str | None,
+    texts: Sequence[str],
+    body: Mapping[str, Any],
+    announce: Callable[[str], None],
+) -> dict[str, Any]:
+    """Tests the tokens that a running server emits; raises PluginError without specframe-against."""
+    probe = discover().extension("server", COMMAND, PACKAGE)
+    found: dict[str, Any] = probe(url, samples, model, texts, body, announce)
+    return found

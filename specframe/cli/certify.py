@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
@@ -20,6 +21,9 @@ from specframe.cli.arguments import (
     read_plan,
     recipe_argument,
 )
+
+SAMPLES = 1000
+"""Completions of each text of a server."""
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
@@ -43,7 +47,23 @@ if TYPE_CHECKING:
 )
 @click.option("--exact-only", is_flag=True, help="only enumerate; do not load the recipe's own model")
 @click.option("--html", type=PATH, metavar="FILE", help="write a counter-example, if there is one, as a page")
-@click.option("--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead")
+@click.option(
+    "--against",
+    metavar="FILE.py:FUNCTION|URL",
+    help="certify another program's acceptance function instead, or test a running server by its OpenAI endpoint",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=100),
+    metavar="N",
+    help="with --against: run the function N times, where it cannot be enumerated; draw N completions of each text of "
+    "a server (default: 1000)",
+)
+@click.option("--model", metavar="NAME", help="with --against URL: the model to ask (default: the first it lists)")
+@click.option(
+    "--text", "texts", multiple=True, metavar="TEXT", help="with --against URL: a text to complete; may be repeated"
+)
+@click.option("--body", metavar="JSON", help="with --against URL: further fields of every request")
 def certify(
     recipe: str | None,
     overrides: Sequence[str],
@@ -55,6 +75,10 @@ def certify(
     exact_only: bool,
     html: Path | None,
     against: str | None,
+    samples: int | None,
+    model: str | None,
+    texts: Sequence[str],
+    body: str | None,
 ) -> int:
     """Prove that a recipe is lossless: enumerate every random outcome of the real code.
 
@@ -67,10 +91,19 @@ def certify(
     if against is not None and (html is not None or seconds is not None):
         option = "--seconds" if html is None else "--html"
         raise InputError(f"{option} is for recipes: it does not go with --against")
+    for option, value in (("--model", model), ("--text", texts), ("--body", body)):
+        if value and not is_address(against):
+            raise InputError(f"{option} is for servers: it goes with --against URL")
+    if samples is not None and against is None:
+        raise InputError("--samples is for functions and servers: it goes with --against")
+    if is_address(against):
+        return _test_server(against, samples or SAMPLES, model, texts, _fields(body), as_json=as_json)
+    if against is not None and samples is not None:
+        return _sample_function(against, samples, as_json=as_json)
     if against is not None:
         return _certify_function(against, budget, as_json=as_json)
     if recipe is None:
-        raise InputError("give a recipe, or --against FILE.py:FUNCTION")
+        raise InputError("give a recipe, --against FILE.py:FUNCTION or --against URL")
     plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
     prompts = [] if exact_only else plan.settings["run"].prompts
     return _certify_plan(plan, budget, seconds, prompts, html, as_json=as_json)
@@ -111,7 +144,8 @@ def _certify_plan(
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:
     from specframe.certify.function import certify_function
-    from specframe.cli.render.certificate import print_function, progress_shown
+    from specframe.cli.render.certificate import progress_shown
+    from specframe.cli.render.foreign import print_function
 
     with progress_shown(quiet=as_json) as listener:
         summary = certify_function(against, budget, listener)
@@ -120,3 +154,52 @@ def _certify_function(against: str, budget: int, *, as_json: bool) -> int:
     else:
         print_function(summary)
     return 0 if summary["lossless"] else 1
+
+
+def _sample_function(against: str, samples: int, *, as_json: bool) -> int:
+    from specframe.certify.function import sample_function
+    from specframe.cli.render.foreign import print_samples
+
+    summary = sample_function(against, samples, partial(_announce, as_json))
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        print_samples(summary)
+    return 1 if summary["different"] else 0
+
+
+def _test_server(
+    url: str, samples: int, model: str | None, texts: Sequence[str], body: dict[str, Any], *, as_json: bool
+) -> int:
+    from specframe.certify.function import certify_server
+    from specframe.cli.render.foreign import print_server
+
+    summary = certify_server(url, samples, model, texts, body, partial(_announce, as_json))
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        print_server(summary)
+    return 0 if summary["tested"] and not summary["different"] else 1
+
+
+def is_address(against: str | None) -> TypeGuard[str]:
+    """Returns whether what is tested is a server's address."""
+    return against is not None and against.startswith(("http://", "https://"))
+
+
+def _fields(body: str | None) -> dict[str, Any]:
+    """The fields of --body. Raises InputError for anything but a JSON object."""
+    from specframe.kernel.errors import InputError
+
+    try:
+        fields = json.loads(body or "{}")
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise InputError(f'--body is a JSON object, such as {{"top_k": -1}}, got {body!r}')
+    return fields
+
+
+def _announce(quiet: bool, step: str) -> None:
+    if not quiet:
+        print(step, file=sys.stderr, flush=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from specframe.cli.main import main
-from specframe.cli.render.certificate import print_certificate, print_function
+from specframe.cli.render.certificate import print_certificate
 from specframe.cli.render.figures import print_figures, print_place
+from specframe.cli.render.foreign import print_function
 from specframe.decoding.pipeline import Pipeline
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registration

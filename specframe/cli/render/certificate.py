@@ -70,8 +70,8 @@ def print_certificate(certificate: dict[str, Any], recipe: str, example: Counter
     """Prints a recipe's certificate, and its counter-example."""
     console = open_console()
     certificate = printable_data(certificate)
-    _print_title(console, recipe, "every random outcome of the recipe's own code, on small vocabularies")
-    console.print(_cases(certificate["cases"] + certificate["controls"]))
+    print_title(console, recipe, "every random outcome of the recipe's own code, on small vocabularies")
+    console.print(cases_table(certificate["cases"] + certificate["controls"]))
     console.print(f"{TV_IS}\n", style="dim")
     for line in certificate["audit"][:5]:
         console.print(f"audit: {line}")
@@ -115,24 +115,8 @@ def _choice(drawn: DrawnOption) -> str:
     return f"option {drawn.option} of {' '.join(map(probability, drawn.law))}"
 
 
-def print_function(summary: dict[str, Any]) -> None:
-    """Prints the findings about a foreign function."""
-    console = open_console()
-    summary = printable_data(summary)
-    _print_title(console, summary["function"], "every random outcome of the function, over iterated cycles")
-    console.print(_cases(summary["cases"]))
-    console.print(f"{TV_IS}\n", style="dim")
-    if summary["lossless"]:
-        console.print("lossless: it emits the target's distribution", style="bold")
-        return
-    if not summary["different"]:
-        console.print(NOT_SHOWN, style="bold")
-        return
-    console.print(_off(summary))
-    console.print(f"not lossless: total variation {summary['tv']:.4g}", style="bold")
-
-
-def _print_title(console: Console, name: str, what: str) -> None:
+def print_title(console: Console, name: str, what: str) -> None:
+    """Prints what was tested, and how."""
     console.print(Text("\n").append(printable(name), style="bold").append(f": {what}\n"))
 
 
@@ -172,7 +156,8 @@ def _reach(certificate: dict[str, Any]) -> str:
     return compared + (f"; of a smaller tree: {', '.join(certificate['smaller'])}" if certificate["smaller"] else "")
 
 
-def _cases(cases: list[dict[str, Any]]) -> Table:
+def cases_table(cases: list[dict[str, Any]]) -> Table:
+    """A row for each enumerated case."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("case", "TV", "first token", "branches", "covered"):
         table.add_column(name, justify="left" if name == "case" else "right")
@@ -204,10 +189,11 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
         named = ", ".join(certificate["weights_unread"])
         yield f"the weights were not loaded ({named}): the distribution is shown for this code with any weights"
     if certificate["tv"] >= EXACT:
-        yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
+        yield farthest_off(max(certificate["cases"], key=lambda case: case["tv"]))
 
 
-def _off(case: dict[str, Any]) -> str:
+def farthest_off(case: dict[str, Any]) -> str:
+    """The sequence whose probability is farthest off."""
     return f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
 
 

@@ -1,4 +1,4 @@
-"""Certificates of other people's acceptance functions, as a specframe plugin; importing this imports no torch."""
+"""Certificates of other people's acceptance functions and servers, as a plugin; importing this imports no torch."""
 
 from __future__ import annotations
 
@@ -13,4 +13,10 @@ def specframe_register(register: Register) -> None:
         "against",
         "specframe_against.foreign:Foreign",
         summary="the enumeration of `specframe certify --against FILE.py:FUNCTION`",
+    )
+    register(
+        "extension",
+        "server",
+        "specframe_against.server:certify_server",
+        summary="the test of a running server by `specframe certify --against URL`",
     )

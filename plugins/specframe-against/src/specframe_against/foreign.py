@@ -25,26 +25,39 @@ While it runs, torch.rand, random.random, numpy.random.rand and their kin give n
 each comparison, and torch.multinomial, torch.bernoulli and the choice functions fork over their outcomes.
 Exponential races (`(p / noise.exponential_()).argmax()`) and Gumbel noise fork over the winner.
 A comparison with equality counts as one without: equality has probability 0.
+
+What cannot fork, such as a compiled kernel, is sampled instead (`--samples`): its random numbers are its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from specframe import InputError
 from specframe.plugin import Draw, Enumeration, EnumerationProgress
+from specframe_against.fit import fit_counts
 from specframe_against.patches import forking
 from specframe_against.replay import BranchReplay, Outcome, replay_outcomes
 
 MOST_PATHS = 1000
 """A draft of more cannot be enumerated: each of its tokens is a choice."""
+SHOWN = 1000
+"""Number of runs between two progress reports."""
 Law = tuple[float, ...]
+
+
+Choose = Callable[[Sequence[float]], int]
+"""Makes a choice that is not the function's, which token is drafted: an option, by weights that are a law."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +100,36 @@ class Foreign:
         """The law of the first tokens it emits over iterated cycles."""
         replay = BranchReplay(tolerance=self.tolerance)
         with forking(replay):
-            return replay_outcomes(self.emit, replay=replay, budget=budget, progress=progress)
+            return replay_outcomes(
+                lambda replay: self.emit(replay.choose), replay=replay, budget=budget, progress=progress
+            )
 
-    def emit(self, replay: BranchReplay) -> Outcome:
+    def sample(self, samples: int, seed: int = 0, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+        """A G-test of the first tokens that it emits in runs with random numbers of its own; see `FitTest.as_dict`.
+
+        `progress` is called with the number of runs so far. Global generators are seeded, and afterwards as they were.
+        """
+        dice, counts = random.Random(seed), Counter[Outcome]()
+        with _seeded(seed):
+            for done in range(samples):
+                counts[self.emit(partial(_drawn, dice))] += 1
+                if progress is not None and done % SHOWN == 0:
+                    progress(done)
+        fit = fit_counts(counts, self.target_law())
+        return {**fit.as_dict(), "tokens": self.length, "refused": fit.refused}
+
+    def emit(self, choose: Choose) -> Outcome:
         """The first tokens of one branch."""
         tokens: Outcome = ()
         while len(tokens) < self.length:
-            tokens = (*tokens, *self.cycle(replay, (0, *tokens)))
+            tokens = (*tokens, *self.cycle(choose, (0, *tokens)))
         return tokens[: self.length]
 
-    def cycle(self, replay: BranchReplay, context: Outcome) -> Outcome:
+    def cycle(self, choose: Choose, context: Outcome) -> Outcome:
         """Enumerates one draft and one call of the function after a context, and returns the tokens emitted."""
         leaves: list[list[Node]] = [[]]
         for width in self.widths:
-            leaves = [[*branch, node] for branch in leaves for node in self.children(replay, context, branch, width)]
+            leaves = [[*branch, node] for branch in leaves for node in self.children(choose, context, branch, width)]
         paths = [branch[-1].path for branch in leaves]
         p = [[self.p((*context, *path[:i])) for i in range(len(path) + 1)] for path in paths]
         q = [[node.q for node in branch] for branch in leaves]
@@ -108,7 +137,7 @@ class Foreign:
         which, accepted, token = self.read(self.accept(torch.tensor(paths), *laws), len(paths))
         return (*paths[which][:accepted], token)
 
-    def children(self, replay: BranchReplay, context: Outcome, branch: list[Node], width: int) -> list[Node]:
+    def children(self, choose: Choose, context: Outcome, branch: list[Node], width: int) -> list[Node]:
         """The drafted children below a branch."""
         above = branch[-1].path if branch else ()
         law = self.q((*context, *above))
@@ -118,7 +147,7 @@ class Foreign:
                 token = max(range(len(law)), key=law.__getitem__)
                 recorded = tuple(float(i == token) for i in range(len(law)))
             else:
-                token, recorded = replay.choose(law), law
+                token, recorded = choose(law), law
             found.append(Node((*above, token), recorded))
             if self.draw is not Draw.IID:
                 rest = [0.0 if i == token else x for i, x in enumerate(law)]
@@ -164,3 +193,22 @@ def _widths(accept: Callable[..., Any]) -> list[int]:
     if prod(widths) > MOST_PATHS:
         raise InputError(f"the function's `widths` is {given!r}, {prod(widths)} paths; use {MOST_PATHS} or fewer")
     return widths
+
+
+def _drawn(dice: random.Random, weights: Sequence[float]) -> int:
+    return dice.choices(range(len(weights)), weights)[0]
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seeds the generators of torch, random and numpy that foreign code uses unless it has one of its own."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -11,6 +11,7 @@
 | `DecoderLayer` | decoder layers of the target's own kind, one by default |
 | `rotation`, `turned` | the rotary embedding of positions, and heads turned by it |
 | `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and the fields it copies |
+| `make_config` | transformers' config of a model type, without a slow import for Llama's and Qwen2's |
 | `FeatureSession` | the decoding state of a drafter over decoder layers: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
 | `RowSession`, `Pending` | the base of sessions that cache keys and values: rows that join, commit and leave |

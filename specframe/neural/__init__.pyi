@@ -23,6 +23,7 @@ from specframe.neural.heads import too_deep as too_deep
 from specframe.neural.layer import LAYER_FIELDS as LAYER_FIELDS
 from specframe.neural.layer import DecoderLayer as DecoderLayer
 from specframe.neural.layer import layer_config as layer_config
+from specframe.neural.layer import make_config as make_config
 from specframe.neural.layer import rotation as rotation
 from specframe.neural.layer import turned as turned
 from specframe.neural.masks import TextWindow as TextWindow

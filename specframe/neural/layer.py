@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,8 +44,6 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
     A target that names no number of key heads has one for each query head, and one that names no width of its MLP has
     the older architectures' `ffn_dim`, or four times its own.
     """
-    from transformers import AutoConfig  # a slow import: commands that load no model do without
-
     shape = {name: value for name in LAYER_FIELDS if (value := getattr(target, name, None)) is not None}
     shape.setdefault("num_key_value_heads", target.num_attention_heads)
     shape.setdefault("intermediate_size", getattr(target, "ffn_dim", None) or 4 * target.hidden_size)
@@ -52,7 +51,40 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
     rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
     if rope.get("rope_theta"):
         shape["rope_parameters"] = rope
-    config: PretrainedConfig = AutoConfig.for_model(kind, num_hidden_layers=layers, tie_word_embeddings=False, **shape)
+    return make_config(kind, num_hidden_layers=layers, tie_word_embeddings=False, **shape)
+
+
+def make_config(kind: str, **values: Any) -> PretrainedConfig:
+    """transformers' config of a model type, as `AutoConfig.for_model` makes it.
+
+    Of Llama's and Qwen2's it is one of `specframe.neural.llama_config`, without a slow import: `complete_config` gives
+    it transformers' class. Raises ValueError or TypeError for values that transformers refuses.
+    """
+    if (light := light_config(kind)) is not None:
+        with suppress(Exception):  # transformers states what is wrong, below
+            return light(**copy.deepcopy(values))
+    from transformers import AutoConfig
+
+    config: PretrainedConfig = AutoConfig.for_model(kind, **values)
+    return config
+
+
+@cache
+def light_config(kind: object) -> type[PretrainedConfig] | None:
+    """The class of configs of a model type that is imported fast; None where there is none."""
+    try:
+        from specframe.neural.llama_config import CONFIGS
+    except ImportError:
+        return None
+    return CONFIGS.get(str(kind))
+
+
+def complete_config(config: Any) -> Any:
+    """The same config, as one of transformers' own class, by which it finds models."""
+    if type(config) is light_config(getattr(config, "model_type", None)):
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        config.__class__ = CONFIG_MAPPING[config.model_type]
     return config
 
 
@@ -210,7 +242,7 @@ def _bare_model(config: PretrainedConfig) -> Any:
 
     small._attn_implementation_internal = None  # let transformers choose: sdpa wherever it is supported
     build: Any = AutoModel.from_config
-    model = build(small, dtype=torch.float32)
+    model = build(complete_config(small), dtype=torch.float32)
     if not hasattr(model, "layers") or not hasattr(getattr(model, "rotary_emb", None), "inv_freq"):
         raise CompositionError(
             f"a drafter layer cannot be built for the architecture {config.model_type!r}: its model has no "

@@ -30,7 +30,8 @@ def data_of(plan: Plan) -> tuple[TrainSettings, Any]:
 
     Raises InputError for a recipe without either.
     """
-    from specframe.components.targets.loading import TokenizerSource, locate
+    from specframe.components.targets.loading import locate
+    from specframe.components.targets.tokenizer import TokenizerSource
 
     settings, target = settings_of(plan), plan.parts["target"].options
     if settings is None or "model" not in target:

@@ -7,7 +7,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import load
 from specframe.kernel.errors import InputError
 from specframe_gguf.header import GGUFFile
-from specframe_gguf.model import make_config
+from specframe_gguf.model import read_config
 from specframe_gguf.tokenizer import read_tokenizer
 from tests.small_gguf import VOCABULARY, WIDTH, write_gguf
 
@@ -18,7 +18,7 @@ END = VOCABULARY - 1
 def config(path, architecture="llama", **metadata):
     spaces = ("tokenizer.", "general.", "other.", "split.")
     keys = {key if key.startswith(spaces) else f"{architecture}.{key}": value for key, value in metadata.items()}
-    return make_config(GGUFFile.read(write_gguf(path / "small.gguf", architecture=architecture, metadata=keys)))
+    return read_config(GGUFFile.read(write_gguf(path / "small.gguf", architecture=architecture, metadata=keys)))
 
 
 REFUSED = {

@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import load
 from specframe.kernel.errors import InputError
+from specframe.neural.layer import complete_config
 from specframe_gguf.header import GGUFFile
-from specframe_gguf.model import ARCHITECTURES, make_config
+from specframe_gguf.model import ARCHITECTURES, read_config
 from tests.small_gguf import VOCABULARY, WIDTH, write_gguf
 
 OPTIONS = {"dtype": "float32", "device": "cpu", "revision": None, "attention": None}
@@ -40,9 +41,9 @@ def test_weights_are_those_that_transformers_reads(architecture, tmp_path):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_config_is_the_one_that_transformers_reads(architecture, tmp_path):
     file = write_gguf(tmp_path / "small.gguf", architecture=architecture, context=256)
-    found = make_config(GGUFFile.read(file))
+    found = read_config(GGUFFile.read(file))
     wanted = AutoConfig.from_pretrained(tmp_path, gguf_file=file.name)
-    assert type(found) is type(wanted)
+    assert type(complete_config(found)) is type(wanted)
     for name in LIKE.split():
         assert getattr(found, name) == getattr(wanted, name), name
     assert found.rms_norm_eps == pytest.approx(wanted.rms_norm_eps)
@@ -86,7 +87,7 @@ def test_llama_3s_scaling_is_found_in_the_divisors_that_a_file_holds(tmp_path):
     found = GGUFFile.read(file)
     if divisors(8.0, 8).max() == 1.0:
         pytest.fail("no frequency of so small a model is scaled")
-    config = make_config(found)
+    config = read_config(found)
     assert config.rope_parameters["rope_type"] == "llama3"
     frequencies = read(file).model.rotary_emb.inv_freq
     plain = 10000.0 ** -(torch.arange(8) / 8)

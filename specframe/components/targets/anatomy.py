@@ -21,9 +21,9 @@ from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.forward.vision import Vision
 from specframe.components.targets.image_processor import ImageProcessor
-from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.native_model import LlamaModel, keep_packed
 from specframe.components.targets.shared_head import Sharing
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward, HookedForward

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
-from specframe.components.targets.loading import TokenizerSource, load
+from specframe.components.targets.loading import load
 from specframe.components.targets.source import quiet
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.kernel.errors import WeightsError, first_line
 from specframe.neural.weights.checkpoint import share
 

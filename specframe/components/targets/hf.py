@@ -17,6 +17,7 @@ from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.source import gguf_file
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, KVSelection, LayerChoice, PromptSelection
 from specframe.kernel.types import (
@@ -84,10 +85,9 @@ class HFTarget(LoadedModel):
         keep: KVSelection | None = None,
         context: int | None = None,
     ) -> None:
-        packs = quantize or ("floats" if native else None)
+        packs = quantize or native
         loaded = loading.load(model, adapter, packs, dtype=dtype, device=device, revision=revision, attention=attention)
-        tokenizer = loading.TokenizerSource(place := loading.locate(model), revision, model)
-        self._attach(loaded, tokenizer, gguf_file(place))
+        self._attach(loaded, TokenizerSource(place := loading.locate(model), revision, model), gguf_file(place))
         self.cache, self.context = cache, architectures.choose_context(self.config, context)
         if quantize is not None:
             self._quantize(quantize)
@@ -108,7 +108,7 @@ class HFTarget(LoadedModel):
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
         """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
-        target._attach(adapters.unwrap(model), loading.TokenizerSource(tokenizer))
+        target._attach(adapters.unwrap(model), TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 

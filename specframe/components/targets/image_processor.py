@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.source import ModelSource
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.kernel.errors import InputError, first_line
 
 if TYPE_CHECKING:

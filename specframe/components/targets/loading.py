@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from importlib.util import find_spec
 from os.path import expanduser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,9 +23,10 @@ from specframe.components.targets.source import (
     read_config,
     read_gguf,
     sole_gguf,
-    take_texts,
 )
+from specframe.components.targets.tokenizer import read_object
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError, first_line
+from specframe.neural.layer import complete_config, light_config
 from specframe.neural.quantize import Quantization
 from specframe.neural.weights.locate import (
     GGUF,
@@ -38,11 +40,9 @@ from specframe.neural.weights.locate import (
 from specframe.neural.weights.rounded import read_rounded
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig
 
 log = logging.getLogger(__name__)
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
 def locate(model: str) -> str | Path:
@@ -62,7 +62,7 @@ def locate(model: str) -> str | Path:
 def load(
     model: str,
     adapter: str | None = None,
-    packs: Quantization | Literal["floats"] | None = None,
+    packs: Quantization | bool = False,
     *,
     dtype: str,
     device: str,
@@ -71,7 +71,8 @@ def load(
 ) -> nn.Module:
     """The model in evaluation mode, its weights frozen, checked and on the device.
 
-    Where its matrices are packed next (`packs`), it is a `LlamaModel`, if native passes compute all of it.
+    Where its matrices are packed next (`packs`: in these bits, or as they are), it is a `LlamaModel`, if native passes
+    compute all of it.
 
     Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
@@ -81,17 +82,17 @@ def load(
     source = ModelSource.of(place, revision)
     file = read_gguf(source.file) if source.is_gguf else None
     config = find_config(model, source, file)
-    if packs is not None and adapter is None and attention is None and chosen.type == "cpu":
+    if packs and adapter is None and attention is None and chosen.type == "cpu":
         kept = getattr(config, "dtype", None)
         wanted = _wanted(dtype, chosen, source)
-        rounding = None if packs == "floats" else packs
+        rounding = None if packs is True else packs
         light = native_model.read(place, config, file, wanted, rounding, model) if isinstance(place, Path) else None
         if light is not None:
             if light.packed is None:
                 _require_finite(model, light)
             _report_rounding(model, kept, light.dtype)
             return light
-    classes = architectures.find_classes(type(config))
+    classes = architectures.find_classes(type(complete_config(config)))
     if classes is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
     model_class, loader = classes
@@ -166,46 +167,6 @@ def _report_rounding(model: str, stored: object, chosen: torch.dtype) -> None:
         )
 
 
-class TokenizerSource:
-    """A tokenizer, or the place to load one from when it is first needed: that of its model."""
-
-    def __init__(
-        self,
-        source: PreTrainedTokenizerBase | str | Path | None,
-        revision: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        self._source = source
-        self.name = name  # the requested name of the model
-        self._revision = revision
-        self.checkpoint = (source, revision) if isinstance(source, str | Path) else None
-        """Location of the model, and its revision; None for a model that was in memory."""
-
-    def get(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer, or None where there is none."""
-        if isinstance(self._source, str | Path):
-            self._source = self._load(self._source)
-        return self._source
-
-    def _load(self, place: str | Path) -> PreTrainedTokenizerBase | None:
-        from transformers import AutoTokenizer
-
-        source = ModelSource.of(place, self._revision)
-        if source.is_gguf:
-            tokenizer = read_gguf(source.file).tokenizer()
-            if tokenizer is not None:
-                take_texts(tokenizer)
-            return tokenizer
-        if isinstance(place, Path) and place.is_dir() and not any((place / name).exists() for name in TOKENIZER_FILES):
-            return None
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"the tokenizer of {place} cannot be loaded: {first_line(error)}") from error
-        take_texts(tokenizer)
-        return tokenizer
-
-
 def find_device(name: str) -> torch.device:
     """The device of this name; `auto`: CUDA where there is one. Raises InputError for one that there is not."""
     if name == "auto":
@@ -224,9 +185,10 @@ def find_device(name: str) -> torch.device:
 
 
 def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) -> PreTrainedConfig:
-    """The model's config, fetched from the Hub or InputError where none is read without running code."""
-    from transformers import AutoConfig
+    """The model's config, fetched from the Hub or InputError where none is read without running code.
 
+    Of a folder's Llama or Qwen2 it is one of `light_config`.
+    """
     if file is not None:
         if (found := file.config()) is None:
             file.require_followed(found := read_config(model, source))
@@ -237,6 +199,10 @@ def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) 
         if several := [path.name for path in gguf_files(source.name)]:
             raise InputError(f"{model} holds {len(several)} models: name one of {', '.join(several)}")
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
+    if isinstance(source.name, Path) and (light := _light_config(source.name)) is not None:
+        return light
+    from transformers import AutoConfig
+
     try:
         with quiet():
             config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -249,6 +215,17 @@ def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) 
         if "trust_remote_code" in str(error):
             problem, reason = "cannot be a target", "it needs code of its own, and no code from a model's folder runs"
         raise InputError(f"{model} {problem}: {reason}") from error
+
+
+def _light_config(folder: Path) -> PreTrainedConfig | None:
+    """The config of a folder, as `AutoConfig` reads it; None where it is of another kind, or cannot be read."""
+    stored = read_object(folder / "config.json")
+    light = light_config(stored.get("model_type"))
+    if light is not None and "auto_map" not in stored:
+        with suppress(Exception):  # transformers states what is wrong
+            config: PreTrainedConfig = light.from_pretrained(folder, name_or_path=folder)
+            return config
+    return None
 
 
 def _require_safetensors(model: str, place: str | Path) -> None:

@@ -16,6 +16,7 @@ from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.source import PART, GGUFModel, gguf_file
 from specframe.kernel.errors import WeightsError
 from specframe.native.linear import PackedLinear, QuantizedLinear
+from specframe.neural.layer import complete_config
 from specframe.neural.llama import Decoder, RMSNorm, is_llama
 from specframe.neural.quantize import Quantization
 from specframe.neural.weights.locate import GGUF, WEIGHTS, FileTensors, check_shards, weight_files
@@ -126,7 +127,7 @@ class LlamaModel(nn.Module):
     @cached_property
     def whole(self) -> Any:
         """transformers' model around these modules."""
-        found = architectures.find_classes(type(self.config))
+        found = architectures.find_classes(type(complete_config(self.config)))
         assert found is not None, "transformers has a model for each of these configs"
         with torch.device("meta"):
             model = found[0](self.config)

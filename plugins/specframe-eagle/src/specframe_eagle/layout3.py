@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
-from specframe.neural import LAYER_FIELDS, checkpoint, layer_windows
+from specframe.neural import LAYER_FIELDS, checkpoint, layer_windows, make_config
 from specframe_eagle.published import IDS, PICKLED
 from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 ARCHITECTURES: Mapping[str, Kind | None] = {
     "LlamaForCausalLMEagle3": "llama",
@@ -177,10 +179,9 @@ def _shape(stored: Mapping[str, Any], folder: Path, form: type[Layout3]) -> Pret
     for name in ("architectures", "torch_dtype", "dtype", "_attn_implementation", "layer_types", "eagle_config"):
         inner.pop(name, None)
     try:
-        config: PretrainedConfig = AutoConfig.for_model(model, **inner)
+        return make_config(model, **inner)
     except (TypeError, ValueError, KeyError) as error:
         raise WeightsError(f"config.json of {folder} describes no layer: {checkpoint.reason(error)}") from error
-    return config
 
 
 def _layers(own: Collection[str]) -> int:

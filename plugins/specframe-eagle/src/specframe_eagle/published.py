@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
-from specframe.neural import checkpoint, seeded
+from specframe.neural import checkpoint, make_config, seeded
 from specframe.plugin import NeuralTarget
 from specframe_eagle.network import EagleNetwork, EagleVariant
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 PICKLED = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
@@ -91,10 +93,9 @@ class EagleLayout:
         kind = "qwen2" if self.config.get("qkv_bias") else self.config.get("model_type", "llama")
         stored = {name: value for name, value in self.config.items() if name != "model_type"}
         try:
-            config: PretrainedConfig = AutoConfig.for_model(kind, **stored)
+            return make_config(kind, **stored)
         except (TypeError, ValueError) as error:
             raise WeightsError(f"config.json describes no model that transformers knows: {error}") from error
-        return config
 
 
 class Published(nn.Module):

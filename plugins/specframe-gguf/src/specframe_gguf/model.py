@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe import InputError
+from specframe.neural import make_config
 from specframe_gguf import blocks
 from specframe_gguf.blocks import KINDS, PackedMatrix
 from specframe_gguf.ends import end_tokens
@@ -67,10 +68,8 @@ LARGEST = {"gemma2": 46, "gemma3": 62}
 """The layers of the models whose attention is scaled by width and heads in place of the size of a head."""
 
 
-def make_config(file: GGUFFile) -> PreTrainedConfig:
+def read_config(file: GGUFFile) -> PreTrainedConfig:
     """The transformers config of a file of a known architecture. Raises InputError for metadata that is not enough."""
-    from transformers import AutoConfig
-
     read = READ | READ_OF_GEMMA if file.architecture in LARGEST else READ
     require_numbers(file, read)
     try:
@@ -78,7 +77,7 @@ def make_config(file: GGUFFile) -> PreTrainedConfig:
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise InputError(f"{file.path} cannot be read as GGUF: its metadata lacks {error}") from error
     try:
-        config: PreTrainedConfig = AutoConfig.for_model(ARCHITECTURES[file.architecture].model_type, **values)
+        config = make_config(ARCHITECTURES[file.architecture].model_type, **values)
     except Exception as error:  # transformers checks the types of values, in several ways
         reason = " ".join(str(error).split())
         raise InputError(f"{file.path} cannot be read as GGUF: {reason}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specframe import InputError
 from specframe_gguf.foreign import require_followed
 from specframe_gguf.header import GGUFFile
-from specframe_gguf.model import ARCHITECTURES, StoredModel, make_config
+from specframe_gguf.model import ARCHITECTURES, StoredModel, read_config
 from specframe_gguf.tokenizer import TEMPLATE, read_tokenizer, require_template
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class OpenedGGUF:
         or not supported, and for a file in parts that is not read here.
         """
         if self._architecture is not None:
-            return make_config(self._file)
+            return read_config(self._file)
         if (count := self._file.metadata.get("split.count", 0)) > 1:
             raise InputError(
                 f"{self._file.path} is in {count} parts, and transformers, which reads files of the architecture "

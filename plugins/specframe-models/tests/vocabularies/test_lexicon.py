@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import specframe
-from specframe.components.targets.loading import TokenizerSource
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe_models.vocabularies.lexicon import TEXTS, Spellings, StringLexicon
 from specframe_models.vocabularies.vocabulary import Vocabulary, toys
 

@@ -16,8 +16,8 @@ import specframe.plugin
 from specframe import CompositionError, InputError, compose
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import tiny_llama
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import TokenTree
 from specframe_models.vocabularies.intersection import Intersection

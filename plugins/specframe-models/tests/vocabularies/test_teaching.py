@@ -13,8 +13,8 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.divergences import ReverseKL
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import random_model
+from specframe.components.targets.tokenizer import TokenizerSource
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import Promise, Student, Teacher
 from specframe.training.online import Online

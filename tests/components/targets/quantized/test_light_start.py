@@ -18,6 +18,14 @@ HEAVY = (
     "transformers.masking_utils",
     "transformers.models.llama.modeling_llama",
     "transformers.generation.utils",
+    "transformers.activations",
+    "transformers.models.auto.configuration_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.configuration_llama",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "accelerate",
+    "sympy",
     "torch._dynamo",
     "torch._inductor",
     "scipy",
@@ -47,8 +55,9 @@ def imported(*words: str) -> list[list[str]]:
     [
         ("recipes/small/eagle2.yaml", "target.quantize=int4", "drafter.quantize=int8"),
         ("recipes/suffix.yaml", "target.model=zoo://talk-7m", "target.native=true"),
+        ("recipes/small/families/eagle3.yaml", "target.native=true", "drafter.quantize=int8"),
     ],
-    ids=["eagle-int4", "suffix-native"],
+    ids=["eagle-int4", "suffix-native", "eagle3-native"],
 )
 def test_a_native_recipe_imports_no_model_of_transformers(words: tuple[str, ...]) -> None:
     imported(*words)  # a kind of model that is new to this machine is checked against transformers' model

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
 from time import monotonic
+from typing import NamedTuple
 
 from specframe import Pipeline, Request
 from specframe_serve.engine import Engine, Full
 from specframe_serve.errors import ApiError, failed, shutting_down, too_long, too_slow
-from specframe_serve.jobs import Job, Progress, Speculation
+from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
 from specframe_serve.queue import Closed
@@ -27,16 +28,15 @@ SILENCE = 15.0
 """Seconds after which a stream that has nothing to send shows that it is alive."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Text that one cycle added to one answer."""
+class Piece(NamedTuple):
+    """A piece of an answer, such as what one cycle added to it."""
 
-    index: int
     text: str
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprobs]
-    finish: str | None
-    """`stop` or `length` with the last piece."""
+
+
+NOTHING = Piece("", (), ())
 
 
 @dataclass
@@ -53,11 +53,16 @@ class Answer:
     """Tokens that end it and are no part of its text."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     sent: AnswerParts = field(default_factory=AnswerParts)
-    """The parts that are in a stream."""
+    """The parts that are in a reply."""
+    begun: bool = False
+    """True if a piece of it is in a stream."""
+    piece: Piece = NOTHING
+    """What the latest cycle added."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
+    """`stop` or `length` once it is done."""
     appeared: int = 0
     """Tokens of the prediction that are in it, each after the token before it, or at the beginning of both."""
 
@@ -70,9 +75,9 @@ class Answer:
         return self.job.request.tokens
 
     @property
-    def speculation(self) -> Speculation:
-        """Drafting statistics of the answer."""
-        return self.job.speculation
+    def whole(self) -> Piece:
+        """All of it."""
+        return Piece(self.text, self.tokens, self.logprobs)
 
     @property
     def parts(self) -> AnswerParts:
@@ -86,8 +91,8 @@ class Answer:
         before, self.sent = self.sent, self.parts
         return self.sent.after(before)
 
-    def add(self, progress: Progress) -> Piece:
-        """Takes a cycle's tokens in; returns what they added."""
+    def add(self, progress: Progress) -> None:
+        """Appends a cycle's tokens."""
         ended = progress.ended is not None
         if self.bare:
             progress = Progress([], [], progress.ended and "length")
@@ -106,7 +111,7 @@ class Answer:
                 self.appeared += 1
         self.tokens += progress.tokens
         self.logprobs += progress.logprobs
-        return Piece(self.index, text, progress.tokens, progress.logprobs, self.finish)
+        self.piece = Piece(text, progress.tokens, progress.logprobs)
 
 
 class Answers:
@@ -206,8 +211,8 @@ class Answers:
         appeared = sum(answer.appeared for answer in self.all)
         return (appeared, len(self._predicted) * len(self.all) - appeared) if self._predicted else None
 
-    async def pieces(self) -> AsyncIterator[Piece | None]:
-        """The pieces of all answers as they come, None where there was none for a while.
+    async def pieces(self) -> AsyncIterator[Answer | None]:
+        """The answer that got a piece, for each as they come, None where there was none for a while.
 
         Raises ApiError when a row failed or took too long, or the server ends.
         """
@@ -228,12 +233,12 @@ class Answers:
                 raise shutting_down()
             if progress.ended in ("failed", "cancelled"):
                 raise self._failure(answer)
-            piece = answer.add(progress)
-            if piece.finish is not None:
+            answer.add(progress)
+            if answer.finish is not None:
                 left -= 1
                 if progress.ended is None:
                     self._engine.cancel([answer.job])
-            yield piece
+            yield answer
 
     def _failure(self, answer: Answer) -> ApiError:
         """The reply to a row that failed: by its grammar, in the compiler's words, or by an error of the server."""

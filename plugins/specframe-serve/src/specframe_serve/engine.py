@@ -262,7 +262,7 @@ class Engine:
                 accepted = len(host.paths[row])
                 self._meters.paced((now - job.last) / max(accepted + 1, 1))
                 job.speculation.count(accepted, drafted[row] - 1, depths[row])
-                self._meters.decoded(accepted, drafted[row] - 1, depths[row])
+                self._meters.speculation.count(accepted, drafted[row] - 1, depths[row])
             job.last = now
             tokens = entry.tokens[job.sent :]
             job.sent = len(entry.tokens)

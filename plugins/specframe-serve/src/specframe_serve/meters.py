@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from specframe_serve.jobs import Speculation
+
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
+Values = float | list[int] | list[float] | Mapping[str, float]
+"""A value, values by place, or by name."""
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
@@ -25,39 +32,14 @@ class Sources:
     """Seconds by phase."""
 
 
-@dataclass
-class Counts:
-    """Acceptance over all rows' cycles; admissions are none."""
-
-    cycles: int = 0
-    drafts: int = 0
-    """Cycles that had a draft: vLLM does not count the others."""
-    drafted: int = 0
-    accepted: int = 0
-    reached: list[int] = field(default_factory=list)
-    """reached[d]: cycles whose accepted path has more than d tokens."""
-    possible: list[int] = field(default_factory=list)
-    """possible[d]: cycles whose draft has more than d levels."""
-
-    def add(self, accepted: int, drafted: int, levels: int) -> None:
-        """Counts one cycle of a row: accepted and drafted tokens, and the levels of the draft."""
-        self.cycles += 1
-        self.drafts += drafted > 0
-        self.drafted += drafted
-        self.accepted += accepted
-        for counts, depth in ((self.reached, accepted), (self.possible, levels)):
-            counts.extend([0] * (levels - len(counts)))
-            for level in range(depth):
-                counts[level] += 1
-
-
 class Meters:
     """The figures of one server, in a registry of its own; they are made in the engine's thread and read in others."""
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
         self._model = model
-        self._counts = Counts()
+        self.speculation = Speculation()
+        """Acceptance over all rows' cycles; admissions are none."""
         self._sources: Sources | None = None
 
         def counter(name: str, text: str) -> Counter:
@@ -93,10 +75,6 @@ class Meters:
         self._found.inc(found)
         self._first.observe(waited)
 
-    def decoded(self, accepted: int, drafted: int, levels: int) -> None:
-        """Counts one cycle of a row."""
-        self._counts.add(accepted, drafted, levels)
-
     def paced(self, seconds: float) -> None:
         """Counts the seconds per token of one cycle of a row."""
         self._gap.observe(seconds)
@@ -114,55 +92,31 @@ class Meters:
 
     def collect(self) -> Iterator[Metric]:
         """The figures that are worked out when they are asked for: this is a collector of its own registry."""
-        counts, sources = self._counts, self._sources
-        for name, text, value in (
-            ("num_drafts", "Rows' cycles that had a draft", counts.drafts),
-            ("num_draft_tokens", "Drafted tokens: a tree's nodes", counts.drafted),
-            ("num_accepted_tokens", "Drafted tokens that were accepted", counts.accepted),
-        ):
-            yield self._counters(f"vllm:spec_decode_{name}", text, {(): value})
-        yield self._counters(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Drafted tokens that were accepted, by depth from 0",
-            _by_depth(counts.reached),
-            "position",
-        )
-        yield self._counters("specframe:cycles", "Rows' cycles, those without a draft included", {(): counts.cycles})
-        yield self._counters(
-            "specframe:cycles_drafted", "Rows' cycles with a draft so deep", _by_depth(counts.possible), "depth"
-        )
-        yield self._gauges(
-            "specframe:tau",
-            "Tokens per cycle since the start, the target's own token included",
-            {(): 1 + counts.accepted / max(counts.cycles, 1)},
-        )
-        yield self._gauges(
-            "specframe:alpha",
-            "Share of cycles whose accepted path got so deep, since the start",
-            _by_depth([count / counts.cycles for count in counts.reached]),
-            "depth",
-        )
+        counts, sources = self.speculation, self._sources
+        counter, gauge = partial(self._shown, CounterMetricFamily), partial(self._shown, GaugeMetricFamily)
+        steps = max(counts.steps, 1)
+        yield counter("vllm:spec_decode_num_drafts", "Rows' cycles that had a draft", counts.drafts)
+        yield counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens: a tree's nodes", counts.drafted)
+        yield counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted", counts.accepted)
+        text = "Drafted tokens that were accepted, by depth from 0"
+        yield counter("vllm:spec_decode_num_accepted_tokens_per_pos", text, counts.reached, "position")
+        yield counter("specframe:cycles", "Rows' cycles, those without a draft included", counts.steps)
+        yield counter("specframe:cycles_drafted", "Rows' cycles with a draft so deep", counts.possible, "depth")
+        text = "Tokens per cycle since the start, the target's own token included"
+        yield gauge("specframe:tau", text, 1 + counts.accepted / steps)
+        text = "Share of cycles whose accepted path got so deep, since the start"
+        yield gauge("specframe:alpha", text, [count / steps for count in counts.reached], "depth")
         if sources is None:
             return
-        yield self._gauges("vllm:num_requests_waiting", "Rows that wait for a slot", {(): sources.waiting()})
-        yield self._gauges("vllm:num_requests_running", "Rows that are being decoded", {(): sources.running()})
-        seconds: dict[tuple[str, ...], float] = {(phase,): sources.seconds.get(phase, 0.0) for phase in PHASES}
-        yield self._counters("specframe:phase_seconds", "Seconds by phase", seconds, "phase")
+        yield gauge("vllm:num_requests_waiting", "Rows that wait for a slot", sources.waiting())
+        yield gauge("vllm:num_requests_running", "Rows that are being decoded", sources.running())
+        seconds = {phase: sources.seconds.get(phase, 0.0) for phase in PHASES}
+        yield counter("specframe:phase_seconds", "Seconds by phase", seconds, "phase")
 
-    def _counters(
-        self, name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
-    ) -> CounterMetricFamily:
-        family = CounterMetricFamily(name, text, labels=("model_name", *labels))
-        for own, value in values.items():
-            family.add_metric([self._model, *own], value)
+    def _shown(self, kind: type[Family], name: str, text: str, values: Values, label: str | None = None) -> Family:
+        """A metric with one value, or with values by a label."""
+        family = kind(name, text, labels=["model_name"] if label is None else ["model_name", label])
+        found = dict(enumerate(values)) if isinstance(values, list) else values
+        for own, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
+            family.add_metric([self._model] if own is None else [self._model, str(own)], value)
         return family
-
-    def _gauges(self, name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(name, text, labels=("model_name", *labels))
-        for own, value in values.items():
-            family.add_metric([self._model, *own], value)
-        return family
-
-
-def _by_depth(values: list[int] | list[float]) -> dict[tuple[str, ...], float]:
-    return {(str(depth),): value for depth, value in enumerate(values)}

@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from time import time
 from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
-from specframe_serve.errors import ApiError
 from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import StreamOptions
-from specframe_serve.reading import AnswerParts
 from specframe_serve.text import HALF
-from specframe_serve.web.events import WAITING, event
+from specframe_serve.web.events import Form, event
 
 DONE = "data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class Reply(Form):
     """The parts that all objects of one reply have in common."""
 
-    model: str
     nodes: int
     """Tokens a draft may have."""
     spell: Callable[[int], str]
     """A token's own text, special tokens included."""
     options: StreamOptions
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time()))
-    media_type: str = "text/event-stream"
     prefix: str = ""
     """The beginning of its ids."""
+    kind: str = ""
+    """The kind of its object."""
     chunks: str = ""
     """The kind of its objects in a stream."""
+
+    def whole(self, answers: Answers) -> dict[str, Any]:
+        """The reply as one object."""
+        reply = self._object(self.kind, [self.choice(answer, answer.whole, True, "message") for answer in answers.all])
+        return reply | {"usage": self.usage(answers)} | self.metrics(answers)
+
+    def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
+        """A piece of an answer, perhaps its first: a `delta` of a stream, or the `message` whole."""
+        raise NotImplementedError
+
+    def add(self, answers: Answers, answer: Answer) -> str:
+        """The chunk of an answer's new piece."""
+        piece, always = answer.piece, self.options.continuous_usage_stats
+        if not (piece.text or piece.logprobs or answer.finish):
+            return ""
+        chunk = self._object(self.chunks, [self.choice(answer, piece, not answer.begun, "delta")])
+        answer.begun = True
+        if always:
+            chunk["usage"] = self.usage(answers)
+        elif answer.finish and not self.options.include_usage:
+            chunk |= self.metrics(answers)
+        return event(chunk)
+
+    def end(self, answers: Answers) -> str:
+        """The usage, where it is asked for, and the mark of the end."""
+        if not (self.options.continuous_usage_stats or self.options.include_usage):
+            return DONE
+        return event(self._object(self.chunks, []) | {"usage": self.usage(answers)} | self.metrics(answers)) + DONE
 
     def usage(self, answers: Answers) -> dict[str, Any]:
         """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
@@ -57,49 +79,11 @@ class Reply:
         """vLLM's per-request figures, for a request with one answer."""
         if len(answers.all) != 1:
             return {}
-        return {"metrics": {"speculative_decoding": answers.all[0].speculation.describe(self.nodes)}}
-
-    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
-        """A piece as a chunk of a stream, perhaps the answer's first."""
-        raise NotImplementedError
-
-    async def stream(self, answers: Answers) -> AsyncIterator[str]:
-        """The events of a stream."""
-        always = self.options.continuous_usage_stats
-        usage = always or self.options.include_usage
-        begun: set[int] = set()
-        async for piece in answers.pieces():
-            if piece is None:
-                yield WAITING
-                continue
-            if not (piece.text or piece.logprobs or piece.finish):
-                continue
-            chunk = self.chunk(piece, answers.all[piece.index], piece.index not in begun)
-            begun.add(piece.index)
-            if always:
-                chunk["usage"] = self.usage(answers)
-            if piece.finish and not usage:
-                chunk |= self.metrics(answers)
-            yield event(chunk)
-        if usage:
-            yield event(self._chunk([]) | {"usage": self.usage(answers)} | self.metrics(answers))
-        yield DONE
-
-    def error(self, error: ApiError) -> str:
-        """The event that ends a stream with an error."""
-        return event(error.body)
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._object(self.chunks, choices)
+        return {"metrics": {"speculative_decoding": answers.all[0].job.speculation.describe(self.nodes)}}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": f"{self.prefix}-{self.id}",
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
+        own = {"id": f"{self.prefix}-{self.id}", "object": kind, "created": self.created}
+        return own | {"model": self.model, "choices": choices}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,46 +91,36 @@ class ChatReply(Reply):
     """Replies of `/v1/chat/completions`."""
 
     prefix: str = "chatcmpl"
+    kind: str = "chat.completion"
     chunks: str = "chat.completion.chunk"
 
-    def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object."""
-        choices = [
-            {
-                "index": answer.index,
-                "message": {"role": "assistant", "content": parts.text or (None if parts.calls else "")}
-                | _further(parts, parts.calls),
-                "logprobs": self._logprobs(answer.tokens, answer.logprobs),
-                "finish_reason": "tool_calls" if parts.calls else answer.finish,
-            }
-            for answer in answers.all
-            for parts in [answer.parts]
-        ]
-        reply = self._object("chat.completion", choices)
-        return reply | {"usage": self.usage(answers)} | self.metrics(answers)
-
-    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
-        """A piece as a chunk of a stream; the first one has the role, and each call is whole."""
+    def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
+        """A piece of an answer; the first one has the role, and each call is whole."""
         begun = len(answer.sent.calls)
         parts = answer.unsent()
-        delta: dict[str, Any] = {"role": "assistant"} if first else {}
+        message: dict[str, Any] = {"role": "assistant"} if first else {}
         if parts.text or (first and not parts.calls):
-            delta["content"] = parts.text
-        delta |= _further(parts, [{"index": place} | call for place, call in enumerate(parts.calls, begun)])
-        choice = {
-            "index": piece.index,
-            "delta": delta,
-            "logprobs": self._logprobs(piece.tokens, piece.logprobs),
-            "finish_reason": "tool_calls" if piece.finish and answer.sent.calls else piece.finish,
+            message["content"] = parts.text
+        elif first and name == "message":
+            message["content"] = None
+        if parts.reasoning:
+            message["reasoning_content"] = parts.reasoning
+        if parts.calls:
+            places = [{"index": place} if name == "delta" else {} for place in range(begun, len(answer.sent.calls))]
+            message["tool_calls"] = [place | call for place, call in zip(places, parts.calls, strict=True)]
+        return {
+            "index": answer.index,
+            name: message,
+            "logprobs": self._logprobs(piece),
+            "finish_reason": "tool_calls" if answer.finish and answer.sent.calls else answer.finish,
         }
-        return self._chunk([choice])
 
-    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        if not logprobs:
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        if not piece.logprobs:
             return None
         content = [
             self._entry(token, found.chosen) | {"top_logprobs": [self._entry(*likely) for likely in found.top]}
-            for token, found in zip(tokens, logprobs, strict=True)
+            for token, found in zip(piece.tokens, piece.logprobs, strict=True)
         ]
         return {"content": content, "refusal": None}
 
@@ -155,17 +129,12 @@ class ChatReply(Reply):
         return {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
 
 
-def _further(parts: AnswerParts, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fields of a message in addition to its content."""
-    found = {"reasoning_content": parts.reasoning, "tool_calls": list(calls)}
-    return {name: value for name, value in found.items() if value}
-
-
 @dataclass(frozen=True, kw_only=True)
 class TextReply(Reply):
     """Replies of `/v1/completions`."""
 
     prefix: str = "cmpl"
+    kind: str = "text_completion"
     chunks: str = "text_completion"
 
     echo: bool
@@ -173,28 +142,14 @@ class TextReply(Reply):
     echoed: Callable[[int], str]
     """Text before an answer, by its index."""
 
-    def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object."""
-        choices = [
-            self._choice(
-                answer.index,
-                self.echoed(answer.index) + answer.text,
-                self._logprobs(answer, answer.tokens, answer.logprobs, first=True),
-                answer.finish,
-            )
-            for answer in answers.all
-        ]
-        reply = self._object("text_completion", choices)
-        return reply | {"usage": self.usage(answers)} | self.metrics(answers)
-
-    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
-        """A piece as a chunk of a stream; the first one has the prompt, where it is asked for."""
-        logprobs = self._logprobs(answer, piece.tokens, piece.logprobs, first)
-        text = self.echoed(piece.index) + piece.text if first else piece.text
-        return self._chunk([self._choice(piece.index, text, logprobs, piece.finish)])
-
-    def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+    def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
+        """A piece of an answer; the first one has the prompt, where it is asked for."""
+        return {
+            "index": answer.index,
+            "text": self.echoed(answer.index) + piece.text if first else piece.text,
+            "logprobs": self._logprobs(answer, piece.tokens, piece.logprobs, first),
+            "finish_reason": answer.finish,
+        }
 
     def _logprobs(
         self, answer: Answer, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], first: bool

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from time import time
 from typing import Any
 
 from specframe import Pipeline
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
 from specframe_serve.responses import ResponseRequest
-from specframe_serve.web.events import WAITING, event
+from specframe_serve.web.events import Form, event
 
 TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """The names of the texts of items, in events."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResponseReply:
+class ResponseReply(Form):
     """The reply to one request."""
 
-    model: str
     asked: ResponseRequest
     temperature: float
     top_p: float
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time()))
     numbers: Iterator[int] = field(default_factory=count)
     """Counter of a stream's events."""
-    media_type: str = "text/event-stream"
+    begun: list[str] = field(default_factory=list)
+    """The kinds of items that a stream has begun."""
 
     @classmethod
     def of(cls, model: str, asked: ResponseRequest, pipeline: Pipeline) -> ResponseReply:
@@ -61,32 +57,33 @@ class ResponseReply:
             },
         }
 
-    async def stream(self, answers: Answers) -> AsyncIterator[str]:
-        """The named events of a stream, each with its number."""
-        (answer,) = answers.all
-        yield self._named("response.created", response=self._object("in_progress"))
-        yield self._named("response.in_progress", response=self._object("in_progress"))
-        begun: list[str] = []  # the kinds of items that have begun
-        async for piece in answers.pieces():
-            if piece is None:
-                yield WAITING
-                continue
-            parts = answer.unsent()
-            for kind, text in (("reasoning", parts.reasoning), ("message", parts.text)):
-                if text and kind not in begun:
-                    begun.append(kind)
-                    yield self._begin(kind, len(begun) - 1)
-                if text:
-                    yield self._add(kind, begun.index(kind), text)
-        whole = self.whole(answers)
+    def begin(self, answers: Answers) -> str:
+        """The events that begin a stream."""
+        begun = self._object("in_progress")
+        return self._named("response.created", response=begun) + self._named("response.in_progress", response=begun)
+
+    def add(self, answers: Answers, answer: Answer) -> str:
+        """The events of new text."""
+        parts, events = answer.unsent(), ""
+        for kind, text in (("reasoning", parts.reasoning), ("message", parts.text)):
+            if text and kind not in self.begun:
+                self.begun.append(kind)
+                events += self._begin(kind, len(self.begun) - 1)
+            if text:
+                events += self._add(kind, self.begun.index(kind), text)
+        return events
+
+    def end(self, answers: Answers) -> str:
+        """The events that end the items of text, those of calls, each of which is sent whole, and the last one."""
+        whole, events = self.whole(answers), ""
         for place, item in enumerate(whole["output"]):
             if item["type"] == "function_call":
-                yield self._call_events(place, item)
+                events += self._call_events(place, item)
                 continue
-            if item["type"] not in begun:
-                yield self._begin(item["type"], place)
-            yield self._close(item, place)
-        yield self._named(f"response.{whole['status']}", response=whole)
+            if item["type"] not in self.begun:
+                events += self._begin(item["type"], place)
+            events += self._close(item, place)
+        return events + self._named(f"response.{whole['status']}", response=whole)
 
     def _named(self, name: str, /, **fields: Any) -> str:
         return event({"type": name, "sequence_number": next(self.numbers)} | fields, name)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from specframe_serve.answers import Answers
+from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
 from specframe_serve.reading import AnswerParts
+from specframe_serve.web.events import Form
 
 NANO = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class OllamaReply:
+class OllamaReply(Form):
     """The reply to one request."""
 
-    model: str
     chat: bool
     """True if it is a turn of a conversation, rather than a text."""
     media_type: str = "application/x-ndjson"
+    waiting: str = ""
+    """Lines of JSON have no comments."""
 
     def loaded(self) -> dict[str, Any]:
         """The reply to a request without a question, by which clients have a model loaded."""
@@ -33,12 +34,14 @@ class OllamaReply:
         """The reply as one object."""
         return self._object(answers.all[0].parts, done=True) | self._figures(answers)
 
-    async def stream(self, answers: Answers) -> AsyncIterator[str]:
-        """The lines of a stream."""
-        async for piece in answers.pieces():
-            if piece is not None and (parts := answers.all[0].unsent()) != AnswerParts(calls=[]):
-                yield _line(self._object(parts, done=False))  # lines of JSON have no comments to show that it waits
-        yield _line(self._object(AnswerParts(), done=True) | self._figures(answers))
+    def add(self, answers: Answers, answer: Answer) -> str:
+        """A line of what is new."""
+        parts = answer.unsent()
+        return "" if parts == AnswerParts(calls=[]) else _line(self._object(parts, done=False))
+
+    def end(self, answers: Answers) -> str:
+        """The last line."""
+        return _line(self._object(AnswerParts(), done=True) | self._figures(answers))
 
     def error(self, error: ApiError) -> str:
         """The line that ends a stream with an error."""

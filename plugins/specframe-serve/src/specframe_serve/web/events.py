@@ -1,39 +1,51 @@
-"""Streams: what goes out while an answer is being made, and a sign of life while nothing does."""
+"""Replies: an object, or a stream that goes out while answers are being made, with signs of life while nothing does."""
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from specframe_serve.answers import Answers
+from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
 
-WAITING = ": waiting\n\n"
-"""A comment, which clients skip, so that proxies do not take a queued request for a dead one."""
 
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The form of one reply, in some API."""
 
-class Form(Protocol):
-    """The form of a reply, as one object or as a stream."""
-
-    @property
-    def media_type(self) -> str:
-        """The stream's."""
-        ...
+    model: str
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time()))
+    media_type: str = "text/event-stream"
+    """The stream's."""
+    waiting: str = ": waiting\n\n"
+    """A comment, which clients skip, so that proxies do not take a queued request for a dead one."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object, when all answers are done."""
-        ...
+        raise NotImplementedError
 
-    def stream(self, answers: Answers) -> AsyncIterator[str]:
-        """The parts of a stream, as the answers come. Raises ApiError when a row failed."""
-        ...
+    def begin(self, answers: Answers) -> str:
+        """The beginning of a stream."""
+        return ""
+
+    def add(self, answers: Answers, answer: Answer) -> str:
+        """The part of a stream that an answer's new piece is."""
+        raise NotImplementedError
+
+    def end(self, answers: Answers) -> str:
+        """The end of a stream."""
+        raise NotImplementedError
 
     def error(self, error: ApiError) -> str:
         """The part of a stream that ends it with an error: the status has been sent already."""
-        ...
+        return event(error.body)
 
 
 class EventStream(StreamingResponse):
@@ -53,8 +65,10 @@ class EventStream(StreamingResponse):
 
     async def _parts(self, form: Form) -> AsyncIterator[str]:
         try:
-            async for part in form.stream(self._answers):
-                yield part
+            yield form.begin(self._answers)
+            async for answer in self._answers.pieces():
+                yield form.waiting if answer is None else form.add(self._answers, answer)
+            yield form.end(self._answers)
         except ApiError as error:
             yield form.error(error)
 

@@ -56,8 +56,8 @@ class Engine:
         self._meters = meters
         self._piece = settings.piece_on(text_of(pipeline.parts.target).device)
         self._queue = Queue(settings.queue, settings.prefill, self._piece)
-        self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target)
         self._running: dict[int, Job] = {}
+        self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target, self._running)
         self._session: Session | None = None
         self._clock = pipeline.clock()
         self._numbers = count()
@@ -88,7 +88,7 @@ class Engine:
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
             self._scores_asked |= job.scored
-            job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens, job.salt)
+            job.known = self._prefixes.count(job)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
             drained = self._seconds * self.settings.queue / 2 / self.settings.slots  # seconds for half of the queue
@@ -180,8 +180,7 @@ class Engine:
         while jobs:
             now, later, known = list[Job](), list[Job](), list[KnownPrefix | None]()
             for job in jobs:
-                others = [other.request.tokens for other in now if other.salt == job.salt]
-                if self._prefixes.sharing(job.request.tokens, others, session, job.salt):
+                if self._prefixes.sharing(job, now, session):
                     later.append(job)
                     continue
                 now.append(job)
@@ -195,14 +194,13 @@ class Engine:
 
     def _find(self, session: Session, job: Job) -> KnownPrefix | None:
         """The beginning of a job's prompt that need not be read."""
-        prefix = None if job.request.inputs else self._prefixes.find(job.request.tokens, session, job.salt)
+        prefix = self._prefixes.find(job, session)
         job.found = 0 if prefix is None else len(prefix.tokens)
         return prefix
 
     def _admit_together(self, session: Session, jobs: Sequence[Job]) -> None:
         self._running |= {job.request.number: job for job in jobs}
         for job in jobs:
-            self._prefixes.begin(job.request.number, job.salt)
             if job.scored and not self._scores_given:
                 self._score(job)
         try:
@@ -285,7 +283,7 @@ class Engine:
 
     def _finish(self, job: Job, reason: str, now: float) -> None:
         self._running.pop(job.request.number, None)
-        self._prefixes.forget(job.request.number)
+        job.features.clear()
         if job.first is not None:
             self._seconds += 0.1 * (now - job.first - self._seconds)
         self._meters.ended(reason, now - job.arrived, job.first and now - job.first, job.sent)

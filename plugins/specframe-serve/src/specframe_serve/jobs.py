@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from specframe import Entry, Request
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specframe_serve.logprobs import PromptScores, TokenLogprobs
 
 
@@ -79,6 +81,10 @@ class Job:
     delivered."""
     salt: str = ""
     """Name of the part of the prefix cache that it reads and fills."""
+    features: list[dict[str, Tensor]] = field(default_factory=list)
+    """The target's features of its text, for the prefix cache: one part for each cycle."""
+    stale: bool = False
+    """True if those are not the features that further rows get."""
     scores: PromptScores | None = None
     """Scores of its prompt in the making, until which its progress is held."""
     held: list[Progress] = field(default_factory=list)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from specframe import CompositionError, Entry, Session
 from specframe.plugin import (
@@ -18,6 +17,7 @@ from specframe.plugin import (
     is_approximate,
     text_of,
 )
+from specframe_serve.jobs import Job
 
 log = logging.getLogger("specframe.serve")
 
@@ -31,44 +31,45 @@ class Prefixes:
     Copies take at most `size` bytes; the one that was used least recently is dropped first.
     """
 
-    def __init__(self, size: int, target: Target) -> None:
-        """An empty cache. It stays empty for a target whose rows cannot begin with a copy, or that reads parts."""
-        self._target = target
+    def __init__(self, size: int, target: Target, running: Mapping[int, Job]) -> None:
+        """An empty cache for running jobs by their numbers.
+
+        It stays empty for a target whose rows cannot begin with a copy, or that reads parts.
+        """
+        self._target, self._running = target, running
         pieces = text_of(target).read_ahead is not None
         fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
         self._kept: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the last one was used last
-        self._features: dict[int, list[dict[str, Tensor]]] = {}  # of running rows, by their requests' numbers
-        self._salts: dict[int, str] = {}  # of running rows, where they have one
-        self._stale: set[int] = set()  # rows with features that are not those of further rows
-
-    def begin(self, number: int, salt: str) -> None:
-        """Notes the salt of a row to come: its text is found by prompts with the same salt alone."""
-        if salt:
-            self._salts[number] = salt
 
     def restart(self) -> None:
         """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
         self._kept.clear()
-        self._stale = set(self._features)
+        for job in self._running.values():
+            job.stale = True
 
     @property
     def bytes(self) -> int:
         """Size of the copies."""
         return sum(map(_bytes, list(self._kept.values())))
 
-    def count(self, tokens: Sequence[int], salt: str = "") -> int:
-        """Returns how many tokens of a prompt are in copies; for any thread."""
-        return max((_common(tokens, text) for own, text in list(self._kept) if own == salt), default=0)
+    def count(self, job: Job) -> int:
+        """Returns how many tokens of a job's prompt are in copies; for any thread."""
+        if job.request.inputs:
+            return 0
+        return max((_common(job.request.tokens, text) for own, text in list(self._kept) if own == job.salt), default=0)
 
-    def find(self, tokens: Sequence[int], session: Session, salt: str = "") -> KnownPrefix | None:
-        """Returns the longest beginning of a prompt that is known, its last token excepted; None: there is none.
+    def find(self, job: Job, session: Session) -> KnownPrefix | None:
+        """Returns the longest beginning of a job's prompt that is known, its last token excepted; None: there is none.
 
         Texts of another salt are not looked at.
         """
+        tokens, salt = job.request.tokens, job.salt
+        if job.request.inputs:
+            return None
         own = [text for text in self._kept if text[0] == salt]
         kept = max(own, key=lambda text: _common(tokens, text[1]), default=(salt, ()))
-        running = max(self._running(session, salt), key=lambda row: _common(tokens, row[1]), default=(0, ()))
+        running = max(self._live(session, salt), key=lambda row: _common(tokens, row[1]), default=(0, ()))
         count, there = _common(tokens, kept[1]), _common(tokens, running[1])
         if max(count, there) < LEAST:
             return None
@@ -77,55 +78,46 @@ class Prefixes:
         self._kept[kept] = self._kept.pop(kept)
         return self._kept[kept].head(count)
 
-    def sharing(self, tokens: Sequence[int], others: Sequence[Sequence[int]], session: Session, salt: str = "") -> bool:
+    def sharing(self, job: Job, others: Sequence[Job], session: Session) -> bool:
         """Returns whether a prompt begins as one of the others do, beyond what is known, so that it had better wait."""
-        if not self._size or not others:
+        tokens = job.request.tokens
+        own = (other.request.tokens for other in others if other.salt == job.salt)
+        shared = max((_common(tokens, other) for other in own), default=0)
+        if not self._size or shared < LEAST:
             return False
-        shared = max(_common(tokens, other) for other in others)
-        if shared < LEAST:
-            return False
-        there = max((_common(tokens, text) for _, text in self._running(session, salt)), default=0)
-        known = max(self.count(tokens, salt), there)
+        there = max((_common(tokens, text) for _, text in self._live(session, job.salt)), default=0)
+        known = max(self.count(job), there)
         return shared >= (known if known >= LEAST else 0) + LEAST
 
     def follow(self, cycle: Cycle, session: Session) -> None:
         """Notes the features that a cycle committed, and copies the rows that it ended."""
         if not self._size:
             return
-        fresh = cycle.committed.prompt is not None
-        first = len(session.live) if fresh else 0
+        first = len(session.live) if cycle.committed.prompt is not None else 0
         counts = cycle.committed.counts
         for row, entry in enumerate(session.cycle_rows):
             if entry.request.inputs:
                 continue
-            taps = cycle.committed.features.items()
-            features = {tap: values[row : row + 1, : counts[row]].clone() for tap, values in taps}
-            self._features.setdefault(entry.request.number, []).append(features)
-            if entry.ended is not None and entry.request.number not in self._stale:
-                self._keep(first + row, entry)
+            job, taps = self._running[entry.request.number], cycle.committed.features.items()
+            job.features.append({tap: values[row : row + 1, : counts[row]].clone() for tap, values in taps})
+            if entry.ended is not None and not job.stale:
+                self._keep(first + row, entry, job.salt)
 
-    def forget(self, number: int) -> None:
-        """Forgets the features of a row that has left."""
-        self._features.pop(number, None)
-        self._stale.discard(number)
-        self._salts.pop(number, None)
-
-    def _running(self, session: Session, salt: str) -> list[tuple[int, Sequence[int]]]:
+    def _live(self, session: Session, salt: str) -> list[tuple[int, Sequence[int]]]:
         """The rows of that salt, each with those of its tokens that the target has processed."""
         if not self._size:
             return []
+        rows = [(row, entry, self._running[entry.request.number]) for row, entry in enumerate(session.live)]
         return [
             (row, entry.text[:-1])
-            for row, entry in enumerate(session.live)
-            if entry.request.number not in self._stale
-            and not entry.request.inputs
-            and self._salts.get(entry.request.number, "") == salt
+            for row, entry, job in rows
+            if job.salt == salt and not job.stale and not entry.request.inputs
         ]
 
-    def _keep(self, row: int, entry: Entry) -> None:
+    def _keep(self, row: int, entry: Entry, salt: str) -> None:
         memory = self._memory()
         count = min(memory.counts[row], len(entry.text))
-        text, salt = tuple(entry.text[:count]), self._salts.get(entry.request.number, "")
+        text = tuple(entry.text[:count])
         if count < LEAST or any(own == salt and text == kept[:count] for own, kept in self._kept):
             return
         prefix = self._copy(row, entry, count)
@@ -149,7 +141,7 @@ class Prefixes:
             log.warning("no prefix cache for this target: %s", error)
             self._size = 0
             return None
-        parts = self._features[entry.request.number]
+        parts = self._running[entry.request.number].features
         features = {tap: torch.cat([part[tap] for part in parts], 1)[:, :count] for tap in parts[0]}
         return KnownPrefix(tuple(entry.text[:count]), memory, features)
 

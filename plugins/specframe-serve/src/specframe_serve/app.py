@@ -25,7 +25,7 @@ from specframe_serve.meters import Meters
 from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.routes import Ollama
 from specframe_serve.protocol import ChatRequest, CompletionRequest
-from specframe_serve.replies import ChatReply, TextReply
+from specframe_serve.replies import ChatReply, Reply, TextReply
 from specframe_serve.response_replies import ResponseReply
 from specframe_serve.responses import ResponseRequest
 from specframe_serve.settings import ServeSettings
@@ -126,25 +126,21 @@ class Server:
 
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, ChatRequest, self.settings.body)
-        form = ChatReply(
-            model=self.settings.name,
-            nodes=self.engine.nodes,
-            spell=self.desk.spell,
-            options=asked.stream_options,
-        )
-        return await self.desk.converse(request, asked, form)
+        return await self.desk.converse(request, asked, self._reply(ChatReply, asked))
 
     async def _completions(self, request: Request) -> Response:
         asked = await read(request, CompletionRequest, self.settings.body)
-        form = TextReply(
+        return await self.desk.complete(request, asked, self._reply(TextReply, asked))
+
+    def _reply(self, kind: type[Reply], asked: ChatRequest | CompletionRequest) -> Reply:
+        """The form of OpenAI's replies, with the prompts where they are asked for."""
+        return kind(
             model=self.settings.name,
             nodes=self.engine.nodes,
             spell=self.desk.spell,
             options=asked.stream_options,
-            echo=asked.echo,
-            echoed=partial(self.desk.echoed, asked),
+            echo=partial(self.desk.echoed, asked) if isinstance(asked, CompletionRequest) and asked.echo else None,
         )
-        return await self.desk.complete(request, asked, form)
 
     async def _respond(self, request: Request) -> Response:
         asked = await read(request, ResponseRequest, self.settings.body)

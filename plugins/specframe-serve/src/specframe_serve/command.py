@@ -83,9 +83,9 @@ def serve(
         origins=tuple(filter(None, allowed_origins.split(","))),
         **click.get_current_context().meta[__name__],
     )
-    log_to_stderr(log_level, log_format)
     warn_if_open(host, settings)
     with listen(host, port) as listener:
+        log_to_stderr(log_level, log_format)
         server = Server(Pipeline.build(plan), settings)
         address, number = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address

@@ -79,9 +79,7 @@ class Desk:
         return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, AnswerReader())
 
     def echoed(self, asked: CompletionRequest, index: int) -> str:
-        """The text that stands before an answer: that of its prompt, where it is asked for."""
-        if not asked.echo:
-            return ""
+        """The text of an answer's prompt."""
         prompt = asked.prompts[index // asked.n]
         return prompt if isinstance(prompt, str) else self.pipeline.decode(prompt)
 

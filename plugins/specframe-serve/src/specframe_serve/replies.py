@@ -25,6 +25,8 @@ class Reply(Form):
     spell: Callable[[int], str]
     """A token's own text, special tokens included."""
     options: StreamOptions
+    echo: Callable[[int], str] | None = None
+    """The prompt's text before an answer, by its index; None: prompts do not precede answers."""
     prefix: str = ""
     """The beginning of its ids."""
     kind: str = ""
@@ -137,16 +139,11 @@ class TextReply(Reply):
     kind: str = "text_completion"
     chunks: str = "text_completion"
 
-    echo: bool
-    """True if prompts precede their answers."""
-    echoed: Callable[[int], str]
-    """Text before an answer, by its index."""
-
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
         """A piece of an answer; the first one has the prompt, where it is asked for."""
         return {
             "index": answer.index,
-            "text": self.echoed(answer.index) + piece.text if first else piece.text,
+            "text": self.echo(answer.index) + piece.text if self.echo is not None and first else piece.text,
             "logprobs": self._logprobs(answer, piece.tokens, piece.logprobs, first),
             "finish_reason": answer.finish,
         }
@@ -159,9 +156,9 @@ class TextReply(Reply):
             return None
         before: list[int] = [] if first else answer.tokens[: -len(tokens)]
         found: list[TokenLogprobs | None] = list(logprobs)
-        if self.echo and first:
+        if self.echo is not None and first:
             tokens, found = [*answer.prompt, *tokens], [None, *answer.job.prompt_logprobs, *found]
-        elif self.echo:
+        elif self.echo is not None:
             before = [*answer.prompt, *before]
         spelled = [self.spell(token) for token in tokens]
         start = sum(len(self.spell(token)) for token in before)

@@ -136,7 +136,7 @@ class ResponseReply(Form):
         return self._named("response.failed", response=failed)
 
     def _object(self, status: str) -> dict[str, Any]:
-        asked = self.asked
+        asked, choice = self.asked, self.asked.tool_choice or "auto"
         return {
             "id": f"resp_{self.id}",
             "object": "response",
@@ -155,7 +155,7 @@ class ResponseReply(Form):
             "store": False,
             "temperature": self.temperature,
             "text": {"format": _format(asked)},
-            "tool_choice": _choice(asked),
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
             "tools": [tool.model_dump() for tool in asked.tools],
             "top_p": self.top_p,
             "truncation": "disabled",
@@ -179,12 +179,6 @@ class ResponseReply(Form):
         content = [] if text is None else [_content(kind, text)]
         more: dict[str, Any] = {"summary": []} if kind == "reasoning" else {"role": "assistant"}
         return {"id": f"{kind[:3]}_{self.id}", "type": kind, "status": status, "content": content} | more
-
-
-def _choice(asked: ResponseRequest) -> str | dict[str, Any]:
-    """The choice of tools, as the request has it."""
-    choice = asked.tool_choice or "auto"
-    return choice if isinstance(choice, str) else choice.model_dump()
 
 
 def _format(asked: ResponseRequest) -> dict[str, Any]:

@@ -67,10 +67,7 @@ class TextFormat(JsonSchema):
     @property
     def response_format(self) -> ResponseFormat:
         """The constraint in the form of a chat completion."""
-        if self.type != "json_schema":
-            return ResponseFormat(type=self.type)
-        schema = JsonSchema(name=self.name, schema=self.schema_, strict=self.strict)
-        return ResponseFormat(type=self.type, json_schema=schema)
+        return ResponseFormat(type=self.type, json_schema=self if self.type == "json_schema" else None)
 
 
 class StructuredOutputs(Strict):

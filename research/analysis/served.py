@@ -83,6 +83,7 @@ class Served:
 def start(recipe: Path, overrides: Sequence[str] = (), **options: int) -> Iterator[Served]:
     """A server of the recipe, once it answers; at the end it drains. `options` are those of `specframe serve`."""
     command = [sys.executable, "-m", "specframe", "serve", str(recipe), *overrides, "--port", "0"]
+    command += ["--log-level", "warning"]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -17,7 +17,7 @@ from specframe.plugin import NeuralTarget
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
-from specframe_serve.errors import ApiError, too_long, too_many_rows
+from specframe_serve.errors import ApiError, too_long
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.reading import AnswerReader
 from specframe_serve.settings import ServeSettings
@@ -111,7 +111,8 @@ class Desk:
     def _require_rows(self, count: int) -> None:
         """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
         if count > self.settings.queue:
-            raise too_many_rows(count, self.settings.queue)
+            most = f"the request asks for {count} answers, and {self.settings.queue} may wait in this server"
+            raise ApiError(400, most, code="too_many_answers")
 
     async def _reply(
         self,

@@ -16,7 +16,7 @@ from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import PromptScores, committed_logprobs, prompt_logprobs
-from specframe_serve.meters import Meters, Sources
+from specframe_serve.meters import Meters
 from specframe_serve.prefixes import Prefixes, aligned
 from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
@@ -67,7 +67,7 @@ class Engine:
         self._given_up = False
         self._seconds = 1.0  # a job's time in its slot, smoothed
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
-        meters.follow(Sources(self._queue.__len__, lambda: len(self._running), self._clock.seconds))
+        meters.follow(self._queue, self._running, self._clock.seconds)
 
     def start(self) -> None:
         """Starts the thread."""

@@ -41,13 +41,6 @@ def shutting_down() -> ApiError:
     return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
 
 
-def too_many_rows(asked: int, most: int) -> ApiError:
-    """The answer to a request for more answers than may ever wait."""
-    return ApiError(
-        400, f"the request asks for {asked} answers, and {most} may wait in this server", code="too_many_answers"
-    )
-
-
 def too_long(prompt: int, answer: int, context: int) -> ApiError:
     """The answer to a request of more tokens than the context has, in the words that clients look for."""
     return ApiError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sized
 from functools import partial
 from typing import TypeVar
 
@@ -22,16 +21,6 @@ REASONS = {"end": "stop", "stop": "stop", "length": "length", "failed": "error"}
 """Reasons for a row's end, in the clients' words; everything else is `abort`: a client left, or the time was up."""
 
 
-@dataclass
-class Sources:
-    """Sources of the current figures."""
-
-    waiting: Callable[[], int]
-    running: Callable[[], int]
-    seconds: Mapping[str, float]
-    """Seconds by phase."""
-
-
 class Meters:
     """The figures of one server, in a registry of its own; they are made in the engine's thread and read in others."""
 
@@ -40,7 +29,9 @@ class Meters:
         self._model = model
         self.speculation = Speculation()
         """Acceptance over all rows' cycles; admissions are none."""
-        self._sources: Sources | None = None
+        self._waiting: Sized = ()
+        self._running: Sized = ()
+        self._seconds: Mapping[str, float] = {}
 
         def counter(name: str, text: str) -> Counter:
             return Counter(name, text, ("model_name",), registry=self.registry).labels(model)
@@ -64,9 +55,9 @@ class Meters:
         self._gap = histogram("vllm:inter_token_latency_seconds", "By cycle of a row, seconds per token", PER_TOKEN)
         self.registry.register(self)
 
-    def follow(self, sources: Sources) -> None:
-        """Shows the values of these sources at the time of asking."""
-        self._sources = sources
+    def follow(self, waiting: Sized, running: Sized, seconds: Mapping[str, float]) -> None:
+        """Shows at the time of asking how many rows wait and run, and the seconds by phase."""
+        self._waiting, self._running, self._seconds = waiting, running, seconds
 
     def admitted(self, tokens: int, found: int, waited: float) -> None:
         """Counts a row whose prompt was read, `found` tokens of it before, and whose first token is there."""
@@ -92,7 +83,7 @@ class Meters:
 
     def collect(self) -> Iterator[Metric]:
         """The figures that are worked out when they are asked for: this is a collector of its own registry."""
-        counts, sources = self.speculation, self._sources
+        counts = self.speculation
         counter, gauge = partial(self._shown, CounterMetricFamily), partial(self._shown, GaugeMetricFamily)
         steps = max(counts.steps, 1)
         yield counter("vllm:spec_decode_num_drafts", "Rows' cycles that had a draft", counts.drafts)
@@ -106,11 +97,9 @@ class Meters:
         yield gauge("specframe:tau", text, 1 + counts.accepted / steps)
         text = "Share of cycles whose accepted path got so deep, since the start"
         yield gauge("specframe:alpha", text, [count / steps for count in counts.reached], "depth")
-        if sources is None:
-            return
-        yield gauge("vllm:num_requests_waiting", "Rows that wait for a slot", sources.waiting())
-        yield gauge("vllm:num_requests_running", "Rows that are being decoded", sources.running())
-        seconds = {phase: sources.seconds.get(phase, 0.0) for phase in PHASES}
+        yield gauge("vllm:num_requests_waiting", "Rows that wait for a slot", len(self._waiting))
+        yield gauge("vllm:num_requests_running", "Rows that are being decoded", len(self._running))
+        seconds = {phase: self._seconds.get(phase, 0.0) for phase in PHASES}
         yield counter("specframe:phase_seconds", "Seconds by phase", seconds, "phase")
 
     def _shown(self, kind: type[Family], name: str, text: str, values: Values, label: str | None = None) -> Family:

@@ -67,7 +67,8 @@ class EventStream(StreamingResponse):
         try:
             yield form.begin(self._answers)
             async for answer in self._answers.pieces():
-                yield form.waiting if answer is None else form.add(self._answers, answer)
+                if part := form.waiting if answer is None else form.add(self._answers, answer):
+                    yield part
             yield form.end(self._answers)
         except ApiError as error:
             yield form.error(error)

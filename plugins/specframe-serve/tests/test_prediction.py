@@ -57,6 +57,14 @@ def test_a_recipe_without_copies_takes_a_prediction_without_effect(serving):
         assert plain.chat(prediction=prediction).json()["choices"] == serving.chat().json()["choices"]
 
 
+def test_of_a_prediction_that_is_longer_than_the_context_a_beginning_is_drafted_from(serving, monkeypatch):
+    monkeypatch.setattr(serving.server.desk.encoder, "_widest", 9)
+    found, submit = [], serving.engine.submit
+    monkeypatch.setattr(serving.engine, "submit", lambda jobs: found.extend(jobs) or submit(jobs))
+    reply = serving.chat(prediction={"type": "content", "content": "Q" * 300}).json()
+    assert sum(accepted(reply)) == 300 and len(found[0].request.predicted) == 200
+
+
 def test_bad_predictions_are_refused(serving):
     reply = serving.chat(prediction={"type": "content", "content": "x" * 500_000})
     assert reply.status_code == 400 and reply.json()["error"]["code"] == "context_length_exceeded"

@@ -172,7 +172,7 @@ class Answers:
             most = asked.budget or (-1 if to_end else settings.max_new_tokens)
             limits = replace(settings, max_new_tokens=left if most < 0 else min(most, left))
             requests += pipeline.requests([prompt] * asked.n, limits, seed)
-        return [replace(request, predicted=self._predicted) for request in requests]
+        return [replace(request, predicted=self._predicted[:longest]) for request in requests]
 
     def _answer(self, index: int, request: Request) -> Answer:
         asked, pipeline = self._asked, self._pipeline

@@ -1,18 +1,27 @@
-"""The benches whose results are in docs/benchmark, and their figures."""
+"""The benches whose results are in docs/benchmark, and their figures.
+
+``python docs/benches.py runs/everything`` puts tau of the rows that no other bench has, from the benches of
+recipes/suites/everything.yaml, into docs/benchmark/everything.json.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from catalogue import find_recipe, identity
+
 from specframe_report.summary import summarise
 
 FOLDER = Path(__file__).resolve().parent / "benchmark"
 NAME = "results.json"
+ROWS = "everything.json"
+"""Figures of single rows: a list of entries, each with its recipe's file and the day and machine of its bench."""
 TITLES = {
     "": "the embedded model of 7M parameters",
     "smollm2": "SmolLM2-135M-Instruct, with AMX",
@@ -51,8 +60,7 @@ class Bench:
     @property
     def machine(self) -> str:
         """Hardware that the bench ran on."""
-        hardware = self.results["provenance"]["hardware"]
-        return f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
+        return machine_of(self.results)
 
     @cached_property
     def measured(self) -> dict[str, Any]:
@@ -62,14 +70,19 @@ class Bench:
         return recipes | {e["name"]: e for e in entries if e["kind"] == "plain"}
 
 
+def machine_of(results: Mapping[str, Any]) -> str:
+    """The hardware of a bench."""
+    hardware = results["provenance"]["hardware"]
+    return f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
+
+
 @dataclass(frozen=True)
 class Found:
     """Newest bench result of a recipe."""
 
     entry: Mapping[str, Any]
-    bench: Bench
     newest: bool
-    """True if this bench is the newest of the recipe's target."""
+    """True if its bench is the newest of the recipe's target."""
 
 
 def read_benches(folder: Path = FOLDER) -> list[Bench]:
@@ -86,13 +99,46 @@ def _read(name: str, text: str) -> Bench:
     return Bench(name, json.loads(text))
 
 
-def newest(benches: Sequence[Bench]) -> dict[tuple[str, str], Found]:
-    """Returns the newest result of every recipe, by recipe name and target."""
+def read_rows(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """The figures of single rows."""
+    path = folder / ROWS
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return rows
+
+
+def write_rows(results: Sequence[Mapping[str, Any]], folder: Path = FOLDER) -> None:
+    """Adds the recipes of benches to the figures of single rows, in place of their earlier ones."""
+    rows = {row["name"]: row for row in read_rows(folder)}
+    for bench in results:
+        for entry in summarise(bench)["contestants"]:
+            if entry["kind"] == "recipe" and (entry["overall"] or {}).get("tau"):
+                overall = {name: entry["overall"][name] for name in ("tau", "prompts", "quality", "quality_change")}
+                rows[entry["name"]] = {
+                    "name": entry["name"],
+                    "target": identity(find_recipe(entry["name"]))[1],  # whatever file stood for it
+                    "lossless": entry["lossless"],
+                    "temperature": bench["settings"]["temperature"],
+                    "made": bench["provenance"]["made"][:10],
+                    "machine": machine_of(bench),
+                    "overall": overall,
+                }
+    written = json.dumps([rows[name] for name in sorted(rows)], indent=1)
+    (folder / ROWS).write_text(written + "\n", encoding="utf-8")
+
+
+def newest(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]] = ()) -> dict[tuple[str, str], Found]:
+    """Returns the newest result of every recipe, by recipe name and target; a row's where it took part in no bench."""
     found: dict[tuple[str, str], Found] = {}
     targets: set[str] = set()
     for bench in benches:
         measured = bench.measured
         for name, entry in measured.items():
-            found.setdefault((name, entry["target"]), Found(entry, bench, entry["target"] not in targets))
+            found.setdefault((name, entry["target"]), Found(entry, entry["target"] not in targets))
         targets |= {entry["target"] for entry in measured.values()}
+    for row in rows:
+        found.setdefault((row["name"], row["target"]), Found(row, True))
     return found
+
+
+if __name__ == "__main__":
+    write_rows([json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(sys.argv[1]).glob(f"*/{NAME}"))])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from benches import FOLDER, Bench, Found, newest, read_benches
+from benches import FOLDER, Bench, Found, newest, read_benches, read_rows
 from catalogue import Method, find_recipe, identity, model_name, planned, read_table
 from overview import render_overview
 
 from specframe.kernel.composition import will_approximate
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
-from specframe_report.format import format_figure, is_suspect
+from specframe_report.format import format_figure, format_quality, is_suspect
 
 BENCH = "specframe bench suites/small --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"
@@ -27,15 +28,16 @@ def render_methods(folder: Path = FOLDER) -> str:
     Raises PluginError for a component that is not registered.
     """
     registry, benches = discover(), read_benches(folder)
-    measured = newest(benches)
-    parts = [WIDE, "# Methods\n", NOTE, *_render_opening(benches), render_overview(measured)]
+    rows = read_rows(folder)
+    measured = newest(benches, rows)
+    parts = [WIDE, "# Methods\n", NOTE, *_render_opening(benches, rows), render_overview(measured)]
     for group in read_table()["groups"]:
-        rows = [_render_row(method, registry, measured) for method in group["methods"]]
-        parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *rows]) + "\n")
+        lines = [_render_row(method, registry, measured) for method in group["methods"]]
+        parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *lines]) + "\n")
     return "\n".join(parts)
 
 
-def _render_opening(benches: Sequence[Bench]) -> Iterator[str]:
+def _render_opening(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         "A method is a choice of parts. This page lists for each method which components it is made of here, which "
         "recipe puts them together, and what of it is **not here**. Components of a method that its recipe does "
@@ -62,6 +64,14 @@ def _render_opening(benches: Sequence[Bench]) -> Iterator[str]:
         yield f"* [{bench.title}]({page}): {bench.machine}, {bench.made[:10]}"
     yield "\n" + _render_commands("\n".join(bench.command for bench in benches))
     yield "The reports have every figure, the settings and the versions.\n"
+    if rows:
+        days = sorted({row["made"] for row in rows})
+        prompts = sorted({row["overall"]["prompts"] for row in rows})
+        yield (
+            f"Recipes that took part in none of them have tau alone, with its interval over {prompts[0]} to "
+            f"{prompts[-1]} prompts, of `specframe bench suites/everything --repeats 1` on {' and '.join(days)}; "
+            "`python docs/benches.py runs/everything` keeps it.\n"
+        )
 
 
 def _render_commands(bench: str) -> str:
@@ -118,6 +128,10 @@ def _render_measured(found: Found | None) -> str:
     figures = found and found.entry["overall"]
     if not found or not figures or not figures.get("tau"):
         return "not measured yet"
+    tau, model = format_figure({**figures["tau"], "low": None}), model_name(found.entry["target"])
+    if "temperature" in found.entry:  # of a single row, which was not timed
+        at = f" at temperature {found.entry['temperature']:g}" if found.entry["temperature"] else ""
+        quality = f"; quality {format_quality(found.entry)}" if figures["quality"] else ""
+        return f"tau {format_figure(figures['tau'])} on {model}{at}{quality}"
     mark = " (differs: see the report)" if is_suspect(found.entry) else ""
-    tau, speedup = format_figure({**figures["tau"], "low": None}), format_figure(figures.get("speedup_hf"), unit="x")
-    return f"tau {tau}, {speedup} on {model_name(found.entry['target'])}{mark}"
+    return f"tau {tau}, {format_figure(figures.get('speedup_hf'), unit='x')} on {model}{mark}"

@@ -96,6 +96,28 @@ def test_the_newest_bench_counts(generators, tmp_path):
     assert shown() == ("2.00 †", "2.00 †"), "it took no part in the newest bench of its target"
 
 
+def test_rows_of_no_other_bench_have_tau_alone(generators, tmp_path):
+    """And a bench counts for more, whenever it was made."""
+    benches, render = generators("benches"), generators("method_table").render_methods
+    runs = [
+        run(name, f"set/{prompt}", 0, seconds)
+        for name, seconds in (("plain", 1.0), ("falcon", 0.6))
+        for prompt in (0, 1)
+    ]
+    found = results(runs, [("set/0", "code"), ("set/1", "code")], 1)
+    found["settings"]["temperature"], found["provenance"]["made"] = 1, "2026-01-01T00:00:00+00:00"
+    benches.write_rows([found], tmp_path)
+    assert [(row["name"], row["target"], row["overall"]["prompts"]) for row in benches.read_rows(tmp_path)] == [
+        (*FALCON, 2)
+    ]
+    write_bench(tmp_path, "smollm2", "2020-01-01T00:00:00+00:00", TIMES | {"eagle": 0.5})
+    page = render(tmp_path)
+    assert any(line.endswith("| tau 2.00 on SmolLM2 at temperature 1 |") for line in page.splitlines())
+    assert "of `specframe bench suites/everything --repeats 1` on 20" in page
+    write_bench(tmp_path, "smollm2", "2020-01-01T00:00:00+00:00", TIMES | {"falcon": 0.6})
+    assert "at temperature 1 |" not in render(tmp_path)
+
+
 def test_the_overview_has_what_training_cost(generators):
     overview, planned = generators("overview"), generators("catalogue").planned
     names = ("eagle", "hass", "eagle-suffix", "eagle3", "suffix", "vocabularies/tli")

@@ -2,7 +2,7 @@
 
 For each recipe, whose drafter is a `cascade`, and each task: the target's tau, and for each level, from the top, the
 drafted tokens that a forward pass of its reviewing drafter gives and the time that the pass takes. Without proposals
-from below a pass gives one token. Temperature 0; the prompt's own reading is left out.
+from below a pass gives one token. Temperature 0; the first pass of a draft reads what was committed, too.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ def levels_of(drafter: Any) -> Iterator[Any]:
 
 
 def watch(review: Any) -> Level:
-    """Counts the forward passes of a drafter from now on; the first of a draft reads what was committed, untimed."""
-    found, expand = Level(), review.expand
+    """Counts the drafts and forward passes of a drafter from now on."""
+    found, expand, propose = Level(), review.expand, review.propose
 
     def counted(frontier: Any) -> Any:
         start = perf_counter()
         proposal = expand(frontier)
-        if frontier.tree.levels:
-            found.seconds += perf_counter() - start
-        found.drafts += frontier.tree.levels == 0
+        found.seconds += perf_counter() - start
         found.passes += 1
         return proposal
 
-    review.expand = counted
+    def begun(*draft: Any) -> Any:
+        found.drafts += 1
+        return propose(*draft)
+
+    review.expand, review.propose = counted, begun
     return found
 
 
@@ -64,7 +66,7 @@ def measure(pipeline: Pipeline, prompts: Sequence[list[int]]) -> Iterator[str]:
         cycles, accepted = cycles + acceptance.cycles, accepted + acceptance.accepted
     yield f"{1 + accepted / cycles:.2f}"
     for level, counts in zip(levels, found, strict=True):
-        timed = 1000 * counts.seconds / max(1, counts.passes - counts.drafts)
+        timed = 1000 * counts.seconds / max(1, counts.passes)
         each = counts.passes / max(1, counts.drafts)
         given = "" if level is not levels[0] else f"{level.tokens / each:.2f}, "
         yield f"{given}{each:.1f} passes of {timed:.1f} ms a draft"

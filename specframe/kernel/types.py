@@ -173,7 +173,7 @@ class Frontier:
     Contract: every frontier node is the root, or lies exactly K levels below a node expanded earlier in the same draft,
     where K is the number of levels of that proposal. The first frontier is the root alone. Node indices do not change
     while a tree grows. Where a drafter promises `path_in_frontier`, a node's parent may stand before it in the same
-    frontier.
+    frontier, and the first one begins with the root.
     """
 
     tree: TokenTree

@@ -146,7 +146,7 @@ class ModelDrafter(ReadModel):
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
-        self._slots, self._room = slots, room
+        self._slots, self._room, self._rooted = slots, room, False  # whether this draft's root was read
         self._session: ModelReading | None = None
         self._asked: Frontier | None = None
         if self.kv_selection is not None:
@@ -232,6 +232,7 @@ class ModelDrafter(ReadModel):
         text = self._reading.text
         if min(text.lengths) > last:
             return TokenTree.root_only(root)
+        self._rooted = False
         draft = tree.grow(self.expand, root, context)
         if max(text.lengths) <= last:
             return draft
@@ -242,12 +243,14 @@ class ModelDrafter(ReadModel):
         """The logits after each frontier node: one level, or with masks all of them below the root."""
         if self._exits:
             return self.expand_to(frontier, self.depth)
-        if frontier.tree.levels == 0:
+        begins, self._rooted = not self._rooted or frontier.tree.levels == 0, True
+        if begins and self.kv_selection is not None:
+            self._seen.add(self.kv_selection.budget, self._reading.text.lengths)
+        if begins and frontier.nodes.shape[1] == 1:
             self._below_root = self._reading.read_committed()[:, None]  # [B, 1, K + 1, V]
-            if self.kv_selection is not None:
-                self._seen.add(self.kv_selection.budget, self._reading.text.lengths)
         elif not self.masks.count:
-            return self._rating.propose(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
+            read = self._reading.read_path if begins else self._reading.read_nodes
+            return self._rating.propose(read(frontier.tree, frontier.nodes)[:, :, None])
         else:
             self.masks.check(frontier)
         return self._rating.propose(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
@@ -273,11 +276,8 @@ class ModelDrafter(ReadModel):
         if part and self._asked is frontier:
             found = reading.deeper[part - 1].read(frontier.tree, frontier.nodes.shape[1])
             return self._rating.propose(found[:, :, None])
-        self._asked = frontier
-        if frontier.tree.levels == 0:
-            logits = reading.read_committed()
-        else:
-            logits = reading.read_nodes(frontier.tree, frontier.nodes)
+        self._asked, tree = frontier, frontier.tree
+        logits = reading.read_nodes(tree, frontier.nodes) if tree.levels else reading.read_committed()
         return self.expand_to(frontier, exit) if part else self._rating.propose(logits[:, :, None])
 
     def commit(self, committed: Committed) -> None:

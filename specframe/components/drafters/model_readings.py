@@ -111,6 +111,8 @@ class SeeingReading(ModelReading):
 
     _seen = torch.zeros(0, 1, 0, dtype=torch.bool)  # [B, 1, S], what was chosen for the draft
 
+    read_path = ModelReading.read_in_turn
+
     def commit(self, committed: Committed) -> None:
         """Takes note of the tokens, which the next draft reads; reads the prompts of new rows."""
         before = len(self.rows.counts)
@@ -181,6 +183,8 @@ class RecurrentReading(ModelReading):
 
     memory = HybridCache
     rooted = False
+
+    read_path = ModelReading.read_in_turn
 
     _root = torch.zeros(0, 1, 1)
     """The logits [B, 1, V] after the rows' committed tokens; rows that joined since have none yet."""

@@ -129,6 +129,55 @@ class ModelReading:
         self.rows.fill(text.count, text.lengths)
         return logits
 
+    def read_path(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """Reads nodes [B, F], the root and a path below it, in one pass with the committed tokens: logits [B, F, V]."""
+        if self.drafting is not self._forward:
+            return self.read_in_turn(tree, nodes)
+        known = list(self.rows.counts)
+        self.rows.fill(self.text.count, self.text.lengths)
+        for part in self.deeper:
+            part.begin()
+            part.await_nodes(nodes[:, 1:])
+        logits = self.run(
+            0, replace(self.after_committed(tree, nodes[:, 1:], known), keep=slice(-nodes.shape[1], None))
+        )
+        assert logits is not None
+        return logits
+
+    def read_in_turn(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """Reads the committed tokens, and then the other nodes [B, F] of a path from the root: [B, F, V]."""
+        root = self.read_committed()
+        return torch.cat([root, self.read_nodes(tree, nodes[:, 1:])], 1)
+
+    def after_committed(self, tree: TokenTree, nodes: Tensor | None, known: Sequence[int] | None) -> Pass:
+        """Nodes [B, F] of a draft, none the root, after the committed tokens that are not known, the root among them.
+
+        Without nodes, or without a number of known tokens of each row, the others stand alone.
+        """
+        width = self.rows.origin + tree.tokens.shape[1] + 1  # one slot more, for columns that a row does not need
+        parts = [] if known is None else [self._committed(known, width)]
+        if nodes is not None:
+            placed = self.place_nodes(tree, nodes)
+            assert isinstance(placed.visibility, Mask)
+            visible = pad(placed.visibility.visible, (0, width - placed.visibility.end))
+            parts.append((placed.tokens, placed.positions, placed.visibility.places, visible))
+        tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
+        drafted = self.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
+        return Pass(tokens, positions, Mask(seen, slots, drafted))
+
+    def _committed(self, known: Sequence[int], width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Tokens, positions and slots [B, C] of the committed tokens beyond the known, and the slots each of them sees.
+
+        All rows end with their roots. A row with fewer tokens reads some again, or the content of the last slot.
+        """
+        text = self.text
+        starts = [min(had, have - 1) for had, have in zip(known, text.lengths, strict=True)]
+        most = max(have - start for have, start in zip(text.lengths, starts, strict=True))
+        places = text.count[:, None] - most + torch.arange(most, device=text.count.device)  # [B, C]
+        slots = places.where(places >= 0, width - 1)
+        seen = torch.arange(width, device=slots.device) <= places[:, :, None].clamp(min=0)
+        return text.tokens.gather(1, places.clamp(min=0)), places.clamp(min=0), slots, seen
+
     def read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
         for part in self.deeper:
@@ -229,33 +278,11 @@ class Deeper:
         reading, text = self._reading, self._reading.text
         if self._part > 1:
             reading.deeper[self._part - 2].read(tree, asked)
-        width = reading.rows.origin + tree.tokens.shape[1] + 1  # one slot more, for columns that a row does not need
-        parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        if not self._rooted:
-            parts.append(self._committed(width))
-        if self._waiting:
-            placed = reading.place_nodes(tree, torch.cat(self._waiting, 1))
-            assert isinstance(placed.visibility, Mask)
-            visible = pad(placed.visibility.visible, (0, width - placed.visibility.end))
-            parts.append((placed.tokens, placed.positions, placed.visibility.places, visible))
-        tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
-        entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
-        drafted = reading.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
-        visibility = Mask(seen, slots, drafted)
-        found = reading.run(self._part, Pass(tokens, positions, visibility, states=entry, keep=slice(-asked, None)))
+        waiting = torch.cat(self._waiting, 1) if self._waiting else None
+        placed = reading.after_committed(tree, waiting, None if self._rooted else self.known)
+        assert isinstance(placed.visibility, Mask)
+        entry = self.entries(placed.visibility.places.clamp(max=self._states.shape[1] - 1))
+        found = reading.run(self._part, replace(placed, states=entry, keep=slice(-asked, None)))
         assert found is not None
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
         return found
-
-    def _committed(self, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, positions and slots [B, C] of the text committed since these layers last read, and its visible slots.
-
-        All rows end with their roots. A row with fewer tokens reads some again, or the content of the last slot.
-        """
-        text = self._reading.text
-        starts = [min(known, have - 1) for known, have in zip(self.known, text.lengths, strict=True)]
-        most = max(have - start for have, start in zip(text.lengths, starts, strict=True))
-        places = text.count[:, None] - most + torch.arange(most, device=text.count.device)  # [B, C]
-        slots = places.where(places >= 0, width - 1)
-        seen = torch.arange(width, device=slots.device) <= places[:, :, None].clamp(min=0)
-        return text.tokens.gather(1, places.clamp(min=0)), places.clamp(min=0), slots, seen

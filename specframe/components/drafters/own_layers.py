@@ -54,6 +54,7 @@ class OwnLayers:
 
     taps: frozenset[str] = frozenset()
     promise = Promise(uses_target_layers=True, path_in_frontier=True)
+    _rooted = False  # whether this draft's root was read
     renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
 
     def __init__(
@@ -130,6 +131,7 @@ class OwnLayers:
             raise CompositionError("drafter self needs a tree policy, such as chain, threshold or dynamic")
         if context.costs is not None and context.costs.hopeless:
             return TokenTree.root_only(root)
+        self._rooted = False
         return tree.grow(self.expand, root, context)
 
     @torch.no_grad()
@@ -138,11 +140,17 @@ class OwnLayers:
         if self._bound is None:
             raise CompositionError("drafter self was used before bind(target)")
         target, chosen, read = self._bound
-        if self.kv_selection is not None and frontier.tree.levels == 0:
+        tree, nodes = frontier.tree, frontier.nodes
+        begins, self._rooted = not self._rooted or tree.levels == 0, True
+        if self.kv_selection is not None and begins:
             memory = target.memory()
             self._slots = self.kv_selection.choose(memory)
             self._seen.add(self._slots.slots.shape[3], memory.counts)
-        last = target.run_layers(chosen, frontier.tree, frontier.nodes, self._slots)["last"][:, :, None]  # [B, F, 1, D]
+        parts = [(tree, nodes)]
+        if begins and tree.levels:  # the target keeps what a draft gives from its root alone on
+            parts = [(TokenTree.root_only(tree.tokens[:, 0]), nodes[:, :1]), (tree, nodes[:, 1:])]
+        runs = [target.run_layers(chosen, *part, self._slots)["last"] for part in parts]
+        last = torch.cat(runs, 1)[:, :, None]  # [B, F, 1, D]
         return make_proposal(read(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:

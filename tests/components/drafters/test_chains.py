@@ -25,12 +25,18 @@ DRAFTERS: dict[str, Callable[[], Any]] = {
     "model": lambda: ModelDrafter.from_model(tiny_llama(VOCAB, seed=2)),
     "some layers": lambda: OwnLayers(exit=2),
     "a KV selection": lambda: OwnLayers(kv_selection=SinkWindow(sinks=1, recent=2)),
+    "a model that sees a part": lambda: ModelDrafter.from_model(
+        tiny_llama(VOCAB, seed=2), kv_selection=SinkWindow(sinks=1, recent=2)
+    ),
+    "layers read together": lambda: ModelDrafter.from_model(random_model(vocab=VOCAB, layers=5, seed=2)).read_together(
+        2
+    ),
     "skipped parts": lambda: OwnLayers(skip={"attention": [1], "mlp": [0]}),
 }
 
 
-def begun(drafter: Any) -> tuple[Any, GrowingTree]:
-    """The drafter in a session of ragged rows that has read its roots, and a chain of four below them."""
+def begun(drafter: Any, *, read: bool = True) -> tuple[Any, GrowingTree]:
+    """The drafter in a session of ragged rows, which has `read` its roots or not, and a tree of the roots."""
     target = HFTarget.from_model(random_model(vocab=VOCAB, layers=3, seed=1))
     target.open(len(PROMPTS), 64)
     drafter.bind(target)
@@ -40,7 +46,8 @@ def begun(drafter: Any) -> tuple[Any, GrowingTree]:
     committed = target.commit(draft, Verdict(draft.tokens[:, :0], torch.zeros_like(bonus), bonus))
     drafter.commit(committed)
     grown = GrowingTree(committed.root, VOCAB, seed=3)
-    drafter.expand(grown.frontier([0]))
+    if read:
+        drafter.expand(grown.frontier([0]))
     return drafter, grown
 
 
@@ -60,6 +67,18 @@ def test_a_chain_of_four_in_one_frontier_is_four_frontiers(make: Callable[[], An
     together, apart = answered(*one, [path]), answered(*other, [[node] for node in path])
     assert torch.allclose(together, apart, rtol=0, atol=1e-10)
     assert not torch.allclose(together[:, 0], together[:, 1]), "the nodes must differ"
+
+
+@pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
+def test_a_first_frontier_may_go_on_after_the_root(make: Callable[[], Any]) -> None:
+    """The committed tokens, the root and a chain are read in one forward pass, in ragged rows."""
+    one, other = begun(make(), read=False), begun(make())
+    for _, grown in (one, other):
+        grown.descend(0, 4)
+    together, apart = answered(*one, [[0, 2, 4], [6]]), answered(*other, [[2], [4], [6]])
+    assert torch.allclose(together[:, 1:], apart, rtol=0, atol=1e-10)
+    drafter, grown = begun(make(), read=False)
+    assert torch.allclose(together[:, 0], answered(drafter, grown, [[0]])[:, 0], rtol=0, atol=1e-10)
 
 
 def test_a_chain_that_goes_on_after_another_one_in_a_second_frontier() -> None:

@@ -57,7 +57,15 @@ def test_the_chain_is_the_one_that_the_review_alone_drafts(draft, ask):
 def test_a_good_draft_saves_forward_passes_of_the_review():
     review = counting()
     drafted(Cascade(draft=counting(), review=review, tokens=6, ask=2))
-    assert review.passes == 2 * [1, 3, 2], "the root, then the added token and what was proposed, until there are six"
+    assert review.passes == 2 * [3, 3], "the root and two proposals, the added token and two, until there are six"
+
+
+def test_a_good_draft_saves_forward_passes_of_every_level():
+    """Each level's first pass reads the root with what the level below proposes."""
+    middle, review = counting(), counting()
+    inner = Cascade(draft=counting(), review=middle, tokens=3, ask=2)
+    drafted(Cascade(draft=inner, review=review, tokens=4, ask=3))
+    assert review.passes == 2 * [4] and middle.passes == 2 * [3]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

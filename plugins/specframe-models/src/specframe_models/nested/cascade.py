@@ -37,8 +37,8 @@ class Cascade:
     """Drafts a chain of a better drafter's tokens, several of which a forward pass of it gives.
 
     `draft` proposes up to `ask` tokens after the chain so far; `review` reads them in one forward pass. A rule keeps a
-    prefix of them and adds a token of the reviewing drafter, until there are `tokens`. The first forward pass reads the
-    root alone. What was refused is dropped: the draft is the chain.
+    prefix of them and adds a token of the reviewing drafter, until there are `tokens`. What was refused is dropped: the
+    draft is the chain.
 
     With `draw: top` the chain is the one that `review` alone would draft, its most probable tokens. With `draw: iid`
     every token is a draw from its distribution, which is recorded: by the rule `match` it draws each token itself, by

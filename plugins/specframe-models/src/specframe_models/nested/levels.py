@@ -110,10 +110,7 @@ class ReviewedProposer:
 
     def _round(self, sketch: Sketch, ends: list[int], left: list[int]) -> list[tuple[list[int], list[Tensor]]]:
         """The nodes that one forward pass gives each row, up to `left`, and their distributions [V]."""
-        if any(ends):
-            proposed = self._below.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
-        else:
-            proposed = Proposed([[] for _ in ends])  # the first forward pass reads the roots alone
+        proposed = self._below.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
         paths = [[end, *nodes] for end, nodes in zip(ends, proposed.nodes, strict=True)]
         proposal, places = self._reader.read(sketch, paths)
         part = _chains(sketch, paths, proposed, places)

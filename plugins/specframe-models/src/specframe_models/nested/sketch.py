@@ -115,10 +115,12 @@ class Reader:
         node of a path at a time gets paths of one node.
         """
         if not self._known:
-            found = _one_level(self._expand(Frontier(sketch.root_only, sketch.tensor([[0]] * len(sketch)))))
-            self._known = [{0} for _ in paths]
-            if not any(map(any, paths)):
-                return found, sketch.tensor(paths)
+            self._known = [set() for _ in paths]
+            if not self._chains or not any(map(any, paths)):
+                found = _one_level(self._expand(Frontier(sketch.root_only, sketch.tensor([[0]] * len(sketch)))))
+                self._known = [{0} for _ in paths]
+                if not any(map(any, paths)):
+                    return found, sketch.tensor(paths)
         unread = [self._unread(sketch, row, path) for row, path in enumerate(paths)]
         nodes = sketch.tensor(unread)  # [B, F]
         if not self._chains:

@@ -1,4 +1,4 @@
-"""What was found about another program's acceptance function, or a running server, as a person reads it."""
+"""Findings about another program's acceptance function, or a running server, as a person reads them."""
 
 from __future__ import annotations
 

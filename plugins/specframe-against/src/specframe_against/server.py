@@ -177,7 +177,7 @@ def certify_server(
     body: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """What `probe` finds about the server at an address, by `TEXTS` where no texts are given."""
+    """The findings of `probe` about the server at an address, by `TEXTS` where no texts are given."""
     return probe(ServerProbe(url, model, body), samples, texts or TEXTS, announce)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Literal
 
@@ -26,6 +28,28 @@ from tests.small_model import make_json_tokenizer
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 RECEIVED = ("vllm:num_requests_waiting{", "vllm:num_requests_running{", "vllm:request_success_total{")
 """Metrics that together count the requests."""
+
+PAGE = Path(__file__).parents[3] / "docs/howto/serve.md"
+RAY = """
+import json
+import urllib.request
+
+import ray
+
+ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+serve.start(http_options={"host": "127.0.0.1", "port": PORT})
+serve.run(app)
+(found,) = serve.status().applications["default"].deployments.values()
+texts = []
+for _ in range(8):
+    body = json.dumps({"prompt": "hello there", "seed": 1, "max_tokens": 12}).encode()
+    address, kind = "http://127.0.0.1:PORT/v1/completions", {"Content-Type": "application/json"}
+    asked = urllib.request.Request(address, body, kind)
+    texts.append(json.load(urllib.request.urlopen(asked, timeout=60))["choices"][0]["text"])
+print(json.dumps({"replicas": found.replica_states, "texts": texts}))
+serve.shutdown()
+ray.shutdown()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +223,22 @@ def test_a_server_that_cannot_start_prints_the_reason_in_one_line(recipe, capsys
             assert main(["serve", str(recipe), *arguments]) == 2
             error = capsys.readouterr().err.strip()
             assert words in error and "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_two_replicas_of_ray_serve_give_the_same_text(recipe, tmp_path):
+    pytest.importorskip("ray.serve", reason='pip install "ray[serve]"')
+    (lines,) = re.findall(r"```text\n(# replicas\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert lines.count("\n") <= 15
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = tmp_path / "replicas.py"
+    here = lines.replace('"suffix-recycling"', repr(str(recipe))).replace("2048", "200")
+    script.write_text(here + RAY.replace("PORT", str(port)))
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "no_proxy": "127.0.0.1"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"replicas"')]
+    found = json.loads(line)
+    assert found["replicas"] == {"RUNNING": 2} and len(found["texts"]) == 8
+    assert len(set(found["texts"])) == 1 and found["texts"][0]

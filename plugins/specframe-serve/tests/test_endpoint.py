@@ -178,6 +178,8 @@ def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
         reply = serving.complete(**fields)
         error = reply.json()["error"]
         assert reply.status_code == status and words in error["message"] and error["type"] == "invalid_request_error"
+    nothing = serving.chat(messages=[{"role": "user", "content": ""}], add_generation_prompt=False)
+    assert nothing.status_code == 400 and "a prompt is empty" in nothing.json()["error"]["message"]
     assert serving.complete().status_code == 200, "the server goes on"
 
 

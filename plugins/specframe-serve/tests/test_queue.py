@@ -1,17 +1,24 @@
 """The queue of the server: its limit, its order, and turns of short prompts and pieces of a long one."""
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import count, pairwise
+from math import ceil
 from time import sleep
 
+import pytest
 from serving import Gate, Serving, lone, make_pipeline, until
 
 from specframe import Request, Session
 from specframe_serve import answers
+from specframe_serve.engine import Engine, Full
 from specframe_serve.jobs import Job
+from specframe_serve.meters import Meters
 from specframe_serve.queue import Queue
+from specframe_serve.settings import ServeSettings
 
 
 def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
@@ -28,6 +35,35 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
         assert [reply.result().status_code for reply in first] == [200, 200]
         assert serving.complete().status_code == 200
         assert serving.counters()["specframe:requests_refused_total"] == 2
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(4, 0.5), (8, 2.0), (1, 0.3)])
+def test_clients_that_obey_the_time_to_wait_finish_nearly_as_soon_as_without_refusals(pipeline, slots, seconds):
+    """200 clients at once, by a clock of the test's own: at most 1.3 times what they take without a refusal."""
+    random.seed(0)
+    engine = Engine(pipeline, ServeSettings(name="small", slots=slots, queue=16), Meters("small"))
+    numbers, refused, now, running = count(), 0, 0.0, 0
+    events = [
+        (0.0, next(numbers), Job(Request(tokens=[1], max_new_tokens=1), lambda progress: None)) for _ in range(200)
+    ]
+    while events:
+        now, _, job = heappop(events)
+        if job.first is not None:
+            running -= 1
+            engine._finish(job, "length", now)
+        else:
+            try:
+                engine.submit([job])
+            except Full as full:
+                refused += 1
+                heappush(events, (now + ceil(full.wait), next(numbers), job))
+        admitted = engine._queue.next_short(slots - running)
+        running += len(admitted)
+        for job in admitted:
+            job.first = now
+            heappush(events, (now + seconds * random.uniform(0.8, 1.2), next(numbers), job))
+    assert refused >= 184 - slots and engine.waiting == 0
+    assert now < 1.3 * 200 * seconds / slots
 
 
 def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):

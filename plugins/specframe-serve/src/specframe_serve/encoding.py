@@ -74,16 +74,15 @@ class Encoder:
                 tokens = self._text.encode(prompt)
         except InputError as error:
             raise ApiError(400, str(error)) from None
-        if not tokens:
-            raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field="prompt")
-        return tokens
+        return _with_tokens(tokens, "prompt")
 
     def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> Sequence[int]:
         turns = [{**turn, "content": _with_images(turn["content"])} for turn in turns]
         try:
-            return self._pipeline.encode_turns(turns, options)
+            tokens = self._pipeline.encode_turns(turns, options)
         except InputError as error:
             raise ApiError(400, str(error)) from None
+        return _with_tokens(tokens, "messages")
 
     @property
     def thinks(self) -> bool:
@@ -144,6 +143,13 @@ class Encoder:
                     code="invalid_field",
                     field="chat_template_kwargs",
                 )
+
+
+def _with_tokens(tokens: Sequence[int], field: str) -> Sequence[int]:
+    """The tokens of a prompt. Raises ApiError where there are none, as a template may make of an empty message."""
+    if not tokens:
+        raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field=field)
+    return tokens
 
 
 def _with_images(content: str | Sequence[Mapping[str, str]]) -> str | list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.decoding.timing import watch
 from specframe.files.provenance import write_json
+from specframe.kernel.capabilities import small_form
 from specframe.kernel.composition import timed_in
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
@@ -57,6 +58,8 @@ LARGEST = 2**30
 """Bytes of keys and values beyond which a number of committed tokens is not timed."""
 DRAFTED, RUNS = 16, 3
 """Tokens that are decoded to time the drafter, and how often."""
+MANY = 8
+"""Number of rows with which it is timed, besides one."""
 BUSY, GLANCE = 20.0, 0.2
 """Percentage of the processors' time that other programs take of a busy machine, and seconds of a look at it."""
 
@@ -82,6 +85,7 @@ def read_costs(path: Path) -> Costs:
         found = json.loads(path.read_text(encoding="utf-8"))
         longer = {int(tokens): _sizes(passes) for tokens, passes in found.get("longer", {}).items()}
         costs = Costs.of(_sizes(found["cycle_seconds"]), float(found["draft_seconds"]))
+        costs = replace(costs, draft_row=float(found.get("draft_row_seconds", 0.0)))
         return _with_longer(costs, longer)
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
@@ -118,12 +122,13 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     with using(parts.threads.target if parts.threads else None):
         here = (processor(), torch.get_num_threads())
         notes, machine = cache_folder() / "costs", Machine()
-        note = notes / f"{_digest(EDITION, model, name, *here)}.json"
+        note = notes / f"{_digest(EDITION, model, name, MANY, *here)}.json"
         if (kept := _kept(note, machine)) is not None:
             return kept
         busy = machine.busy  # before anything is timed
         passes = _passes(target, notes / "passes" / f"{_digest(EDITION, model, *here)}.json", machine)
-        costs = replace(passes, draft=_draft_seconds(parts))
+        one, many = (_draft_seconds(parts, rows) for rows in (1, MANY))
+        costs = replace(passes, draft=one, draft_row=max(many - one, 0.0) / (MANY - 1))
     _keep(note, costs, busy)
     return costs
 
@@ -168,6 +173,7 @@ def _keep(note: Path, costs: Costs, busy: float) -> None:
     with suppress(SpecframeError):
         longer = {tokens: dict(passes) for tokens, passes in costs.longer}
         times = {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft}
+        times["draft_row_seconds"] = costs.draft_row
         write_json(note, {**times, "busy": busy})
 
 
@@ -244,8 +250,10 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
     return TokenTree(tokens, parent, torch.ones_like(tokens).bool(), torch.zeros_like(tokens), levels=nodes - 1)
 
 
-def _draft_seconds(parts: Parts) -> float:
-    """The seconds of a drafter's forward pass, over a short text; 0 where no tree policy asks for one.
+def _draft_seconds(parts: Parts, rows: int) -> float:
+    """The seconds of a drafter's forward pass, over short texts; 0 where no tree policy asks for one.
+
+    Several rows are timed with the small form of the tree: rows that choose together go on from few nodes.
 
     A drafter around others is timed by one of them: see `timed_in`. A drafter that learns from or remembers decoded
     text is not run for it.
@@ -253,7 +261,7 @@ def _draft_seconds(parts: Parts) -> float:
     target, (drafter, tree) = parts.target, timed_in(parts.drafter, parts.tree)
     if tree is None or isinstance(drafter, Observer):
         return 0.0
-    untimed = replace(parts, drafter=drafter, tree=tree, costs=None)
+    untimed = replace(parts, drafter=drafter, tree=tree if rows == 1 else small_form(tree), costs=None)
     prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
     request = Request(tokens=prompt, max_new_tokens=DRAFTED)
     room = len(prompt) + budget(request, target.context, 0) + untimed.nodes
@@ -261,7 +269,7 @@ def _draft_seconds(parts: Parts) -> float:
     for _ in range(1 + RUNS):  # the first warms up
         clock = Clock()
         with alone(target), watch(untimed, clock) as timed:
-            Session(timed, 1, room, clock=clock).run([request])
+            Session(timed, rows, room, clock=clock).run([request] * rows)
         found.append(clock.seconds["drafter"] / max(clock.calls["drafter"], 1))
     return median(found[1:])
 

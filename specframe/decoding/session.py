@@ -109,7 +109,7 @@ class Session:
         self._random: Streams = random or SeededRandom(0, 0, self._device or "cpu")
         self._sampling: Sampling | RowSampling = Sampling()
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
-        self._verification = Verification(parts.target, parts.verifier)
+        self._verification = Verification(parts.target, parts.verifier, parts.promise.block)
         self._observers, self._stateful = parts.observers, parts.stateful
         self._watch, self._room = watch, room
         self._overlap = Overlap(parts.drafter, self.clock, parts.threads)
@@ -176,7 +176,7 @@ class Session:
     def _step(self) -> Cycle:
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            costs = parts.costs and parts.costs.together([entry.length for entry in self.live], self._pause)
+            costs = parts.costs and self._verification.costs(parts.costs, self.live, self._pause, sampling)
             context = Context(sampling, self._random.draft, costs, left=[entry.left for entry in self.live])
             draft = parts.drafter.propose(self._root, parts.tree, context)
             if sampling.processors and not parts.promise.needs_all_scores:

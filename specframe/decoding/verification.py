@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from specframe.decoding.requests import Entry
+from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.interfaces import Target, Verifier, text_of
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import GreedyScores, Scores, TokenTree, Verdict
@@ -20,10 +24,13 @@ class Verification:
 
     Greedy decoding asks a target for the likeliest tokens alone, by `choose`. Where another part asks for the logits
     of such scores, those of the next cycles are made at once, until `renew`.
+
+    A drafter's forward pass proposes `block` levels.
     """
 
-    def __init__(self, target: Target, verifier: Verifier) -> None:
-        self._target, self._verifier = target, verifier
+    def __init__(self, target: Target, verifier: Verifier, block: int = 1) -> None:
+        self._target, self._verifier, self._block = target, verifier, block
+        self._costs: Costs | None = None  # of the next draft
         self._choose = text_of(target).choose
         self._by_position = verifier.needs.by_position
         self.renew()
@@ -35,18 +42,42 @@ class Verification:
 
     def score(self, draft: TokenTree, sampling: Sampling | RowSampling) -> Scores | GreedyScores:
         """The scores of a draft's nodes."""
-        self._asked = self._asked or (self._last is not None and self._last.has_logits)
-        plain = sampling.greedy and not sampling.processors and self._verifier.lossless
-        if self._asked or not plain:
+        if not self.chooses(sampling):
             return self._target.score(draft)
         scores = self._choose(draft)
         self._last = scores if isinstance(scores, GreedyScores) else None
         return scores
 
+    def chooses(self, sampling: Sampling | RowSampling) -> bool:
+        """Returns whether the target is asked for the next draft's likeliest tokens alone."""
+        self._asked = self._asked or (self._last is not None and self._last.has_logits)
+        return not self._asked and sampling.greedy and not sampling.processors and self._verifier.lossless
+
+    def costs(self, costs: Costs, rows: Sequence[Entry], pause: Pause, sampling: Sampling | RowSampling) -> Costs:
+        """Returns the costs of the next draft of these rows, by which it is judged, too."""
+        self._costs = costs.together([entry.length for entry in rows], pause, self.skips_invalid(sampling))
+        return self._costs
+
+    def skips_invalid(self, sampling: Sampling | RowSampling) -> bool:
+        """Returns whether nodes of the next draft that are not valid take no time."""
+        computing = text_of(self._target).computing
+        return getattr(computing, "skips_invalid", False) and self.chooses(sampling)
+
     def verify(
         self, draft: TokenTree, scores: Scores | GreedyScores, sampling: Sampling | RowSampling, random: Streams
     ) -> Judged:
         """The verdict on a draft, and the nodes after which no token has mass."""
+        judged = self._judged(draft, scores, sampling, random)
+        if self._costs is not None and self._costs.pause is not None and draft.levels:
+            rows, size = draft.shape
+            nodes = int(draft.valid.sum()) if self._costs.apart else rows * size
+            gain = self._costs.gain(sum(judged[0].length.tolist()), nodes - rows, -(-draft.levels // self._block))
+            self._costs.pause.judge(rows, gain)
+        return judged
+
+    def _judged(
+        self, draft: TokenTree, scores: Scores | GreedyScores, sampling: Sampling | RowSampling, random: Streams
+    ) -> Judged:
         if sampling.greedy and self._verifier.lossless:  # then every rule emits the argmax tokens
             if isinstance(scores, GreedyScores) and not sampling.processors:
                 if scores.verdict is not None:

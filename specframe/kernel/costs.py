@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -11,19 +11,35 @@ from typing import Any
 
 from specframe.kernel.errors import InputError
 
-REST = 16
-"""Number of cycles for which a batch drafts nothing after one in which nothing paid."""
+REST, LONGEST = 16, 256
+"""Numbers of cycles for which a batch drafts nothing after one in which nothing paid, and after several such times."""
+TRIAL = 64
+"""Number of rows' drafts after which it counts what they brought."""
 
 
 class Pause:
     """Counter of the cycles that a session's rows still go without drafts, since none would pay."""
 
     def __init__(self) -> None:
-        self._left = 0
+        self._left, self._rest = 0, REST
+        self._drafts, self._gain = 0, 0.0
 
     def begin(self) -> None:
-        """Starts a pause after a cycle in which nothing paid: the next ones draft nothing."""
-        self._left = REST
+        """Starts a pause after a cycle in which nothing paid: the next ones draft nothing. Each is longer."""
+        self._left, self._rest = self._rest, min(2 * self._rest, LONGEST)
+        self._drafts, self._gain = 0, 0.0
+
+    def judge(self, rows: int, gain: float) -> None:
+        """Takes note of what the drafts of so many rows brought, in tokens beyond their cost; too little begins a
+        pause."""
+        self._drafts += rows
+        self._gain += gain
+        if self._drafts < TRIAL:
+            return
+        if self._gain < 0:
+            self.begin()
+        else:
+            self._rest, self._drafts, self._gain = REST, 0, 0.0
 
     def over(self) -> bool:
         """Returns whether this cycle drafts; one that does not is counted."""
@@ -43,7 +59,9 @@ class Costs:
     passes: tuple[tuple[int, float], ...]
     """(nodes, seconds) of the target's forward passes over one row, ascending, from one node on."""
     draft: float = 0.0
-    """The seconds of a drafter's forward pass."""
+    """The seconds of a drafter's forward pass over one row."""
+    draft_row: float = 0.0
+    """The seconds that it takes longer for each further row."""
     rows: int | None = None
     """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
     context: int = 0
@@ -54,6 +72,8 @@ class Costs:
     """Number of drafted nodes that are scored anyway, before any that is asked for."""
     pause: Pause | None = field(default=None, compare=False)
     """Pause shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
+    apart: bool = False
+    """True if rows that choose together may differ in their nodes: a pass takes the time of the valid ones alone."""
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by nodes, of these passes, once they were asked for."""
@@ -74,7 +94,7 @@ class Costs:
 
     def as_data(self) -> dict[str, Any]:
         """The times as plain data, without what was worked out from them."""
-        names = ("passes", "draft", "rows", "context", "longer", "taken")
+        names = ("passes", "draft", "draft_row", "rows", "context", "longer", "taken")
         return {name: getattr(self, name) for name in names}
 
     def after(self, tokens: int) -> Costs:
@@ -100,7 +120,7 @@ class Costs:
         """The same costs for nodes added to this number of drafted nodes that are scored anyway."""
         return replace(self, taken=self.taken + nodes, lengths={})
 
-    def together(self, lengths: Sequence[int], pause: Pause) -> Costs:
+    def together(self, lengths: Sequence[int], pause: Pause, apart: bool = False) -> Costs:
         """The same costs for rows of so many tokens, which choose together if there are several.
 
         Where the number of rows is fixed, a row chooses by itself, and by its length only if it is alone.
@@ -109,13 +129,13 @@ class Costs:
             return self.after(lengths[0]) if self.rows == 1 else self
         costs = self.after(max(lengths))
         if len(lengths) > 1:
-            return replace(costs, rows=len(lengths), pause=pause)
+            return replace(costs, rows=len(lengths), pause=pause, apart=apart)
         return costs.alone
 
     @cached_property
     def alone(self) -> Costs:
         """The same costs for one row."""
-        return replace(self, rows=1, pause=None)
+        return replace(self, rows=1, pause=None, apart=False)
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.
@@ -125,10 +145,16 @@ class Costs:
         rows = self.rows or 1
         return self._seconds(nodes * rows) / self._seconds(rows)
 
+    def spread(self, nodes: int) -> float:
+        """Returns the cost of scoring so many nodes of any rows beyond those that are scored anyway, for all rows."""
+        rows = self.rows or 1
+        return self._seconds((self.taken + 1) * rows + nodes) / self._seconds(rows) * rows
+
     @property
     def level(self) -> float:
         """Cost of a drafter's forward pass, in the same unit."""
-        return self.draft / self._seconds(self.rows or 1)
+        rows = self.rows or 1
+        return (self.draft + self.draft_row * (rows - 1)) / self._seconds(rows)
 
     @property
     def hopeless(self) -> bool:
@@ -137,26 +163,45 @@ class Costs:
 
     def worth(self, chances: Sequence[float]) -> int:
         """Returns how many drafted nodes to score, given their chances of acceptance, the highest first; may be 0."""
-        expected, best, most = self.score(self.taken + 1), 0, 0.0
-        for count, chance in enumerate(chances, 1):
-            expected += chance
-            gain = expected - self.score(self.taken + count + 1)
-            if gain > most:
-                best, most = count, gain
-        return best
+        return _most(chances, lambda count: self.score(self.taken + count + 1))
 
     def counts(self, chances: Sequence[Sequence[float]]) -> list[int]:
         """Returns the number of drafted nodes of each row to score, by its nodes' chances, the highest first.
 
         A forward pass is as wide as the row with most nodes, so rows that choose together take as many as pay for their
-        mean.
+        mean. Where it takes the time of valid nodes alone, the nodes of all rows compete for the number that pays, and
+        the most likely ones are scored (TETRIS, Wu et al. 2025).
         """
         if self.pause is None:
             return [self.worth(row) for row in chances]
+        if self.apart:
+            every = [(chance, row) for row, own in enumerate(chances) for chance in own]
+            ranked = sorted(every, key=_chance, reverse=True)
+            counts = [0] * len(chances)
+            for _, row in ranked[: _most([chance for chance, _ in ranked], self.spread)]:
+                counts[row] += 1
+            return counts
         most = max(map(len, chances))
         means = [added(row[rank] for row in chances if rank < len(row)) / len(chances) for rank in range(most)]
         count = self.worth(means)
         return [min(count, len(row)) for row in chances]
+
+    def further(self, counts: Sequence[int]) -> list[float]:
+        """Returns the cost of a node more in each row, given their numbers of drafted nodes.
+
+        Rows that differ in their nodes share that of one in each row that has some.
+        """
+        if not self.apart:
+            return [self.score(count + 2) - self.score(count + 1) for count in counts]
+        all_rows, drafted = sum(counts), sum(count > 0 for count in counts)
+        return [(self.spread(all_rows + drafted) - self.spread(all_rows)) / len(counts)] * len(counts)
+
+    def gain(self, tokens: int, nodes: int, passes: int) -> float:
+        """Returns the tokens that drafts brought beyond their cost, given those of all rows that were accepted.
+
+        Below the roots, `nodes` of all rows were scored, after so many forward passes of the drafter.
+        """
+        return tokens - (self.spread(nodes) - self.spread(0)) - passes * self.level * (self.rows or 1)
 
     def _seconds(self, nodes: int) -> float:
         """The seconds of a pass, on the line through the timed sizes next to its nodes, or through the last two."""
@@ -170,6 +215,21 @@ class Costs:
         place = min(max(bisect_left(self.passes, (nodes,)), 1), len(self.passes) - 1)
         (less, low), (more, high) = self.passes[place - 1 : place + 1]
         return low + (high - low) * (nodes - less) / (more - less)
+
+
+def _chance(ranked: tuple[float, int]) -> float:
+    return ranked[0]
+
+
+def _most(chances: Iterable[float], cost: Callable[[int], float]) -> int:
+    """The number of the first chances whose sum is farthest above what they cost; 0 where none pays."""
+    expected, best, most = cost(0), 0, 0.0
+    for count, chance in enumerate(chances, 1):
+        expected += chance
+        gain = expected - cost(count)
+        if gain > most:
+            best, most = count, gain
+    return best
 
 
 def added(values: Iterable[float]) -> float:

@@ -42,6 +42,7 @@ typedef struct Batch {
   int64_t first, width;        /* the cache's row of the first, and the first slot that no node sees */
   int64_t cache_rows, slots;   /* the cache is [2 * layers, cache_rows, kv_heads, slots, head_size] */
   int64_t base;                /* the slot of the first node */
+  const uint8_t* valid;        /* [B, N], the nodes that are computed: `hidden` has a row for each of them; null: all */
   const uint8_t* sees;         /* [B, N, N], or null */
   const int64_t* length;       /* [B], slots that are committed */
   const uint8_t* visible;      /* [B, N, width] */
@@ -116,6 +117,7 @@ typedef struct Search {
   const double* scores;        /* [taken + nodes + 2], or null: everything pays */
   double level;                /* the cost of a forward pass of the drafter */
   int64_t taken, together;     /* nodes that are scored anyway; whether rows choose together */
+  const double* spread;        /* [B * nodes + 1], of nodes added in any rows, which have then numbers of their own; or null */
 } Search;
 
 /* The finished trees, with N of at most `nodes` nodes each. */

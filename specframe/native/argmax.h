@@ -209,10 +209,10 @@ inline void follow(const GreedyChoice& c, int64_t nodes, int64_t row) {
 extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, const Batch* batch, void* cache, const float* ending,
                                 void* const* taps, const GreedyChoice* choice) try {
   const GreedyChoice& c = *choice;
-  const int64_t width = shape->width, rows = batch->rows * batch->nodes, count = rows * width;
-  const int64_t nodes = batch->nodes;
+  const int64_t width = shape->width, rows = batch->rows * batch->nodes, nodes = batch->nodes;
   std::vector<int64_t> positions(rows), depths(rows);
   std::vector<uint8_t> sees(rows * nodes);
+  std::vector<int64_t> computed;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t node = i % nodes, parent = i - node + std::max<int64_t>(c.parents[i], 0);
     if (c.tokens[i] < 0 || c.tokens[i] >= c.known || (node && parent >= i)) return 2;
@@ -221,25 +221,32 @@ extern "C" int specframe_choose(const DecoderSizes* shape, const Layer* layers, 
       if (depths[i] > c.levels) return 2;
       std::memcpy(&sees[i * nodes], &sees[parent * nodes], nodes);
     }
-    sees[i * nodes + node] = 1;
+    if (c.valid[i]) {
+      sees[i * nodes + node] = 1;
+      computed.push_back(i);
+    }
     positions[i] = std::min(batch->length[i / nodes] + depths[i], c.positions - 1);
   }
+  const int64_t some = static_cast<int64_t>(computed.size()), count = some * width;
   const std::unique_ptr<float[]> hidden(new float[count]);
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = c.tokens[i / width] * width + i % width;
+    const int64_t at = c.tokens[computed[i / width]] * width + i % width;
     hidden[i] = c.halves ? widen(static_cast<const uint16_t*>(c.table)[at]) : static_cast<const float*>(c.table)[at];
   }
   Batch placed = *batch;
   placed.positions = positions.data();
   placed.sees = sees.data();
+  placed.valid = c.valid;
   if (specframe_decode(shape, layers, &placed, cache, hidden.get(), ending, taps, nullptr)) return 1;
-  if (c.halves) {
-    auto* last = static_cast<uint16_t*>(c.last);
-    for (int64_t i = 0; i < count; ++i) hidden[i] = widen(last[i] = narrow(hidden[i]));
-  } else {
-    std::memcpy(c.last, hidden.get(), count * sizeof(float));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = computed[i / width] * width + i % width;
+    if (c.halves) hidden[i] = widen(static_cast<uint16_t*>(c.last)[at] = narrow(hidden[i]));
+    else static_cast<float*>(c.last)[at] = hidden[i];
   }
-  if (specframe_argmax(c.head, hidden.get(), rows, c.best)) return 1;
+  std::vector<int64_t> best(some);
+  if (specframe_argmax(c.head, hidden.get(), some, best.data())) return 1;
+  std::fill(c.best, c.best + rows, 0);
+  for (int64_t i = 0; i < some; ++i) c.best[computed[i]] = best[i];
   for (int64_t row = 0; row < batch->rows; ++row) follow(c, nodes, row);
   return 0;
 } catch (const std::bad_alloc&) {

@@ -86,7 +86,8 @@ class GreedyPass:
         """The states after the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
 
         With them the verdict that accepts the path of these tokens through each row's tree; None where no token has any
-        probability on one.
+        probability on one. Nodes that are not valid are not computed: their states and taps stay as they are, 0 in what
+        is returned.
 
         A node sees its row's committed slots, `counts` of them, and its ancestors, which stand from slot `base` on.
         Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
@@ -101,7 +102,7 @@ class GreedyPass:
             raise ValueError(f"the nodes of {shape[0]} rows follow 1 to {base} slots of each")
         if any(part.shape != (*shape, table.shape[1]) for part in taps.values()):
             raise ValueError(f"taps are [{shape[0]}, {shape[1]}, {table.shape[1]}]")
-        last, best = table.new_empty(*shape, table.shape[1]), torch.empty(shape, dtype=torch.int64)
+        last, best = table.new_zeros(*shape, table.shape[1]), torch.empty(shape, dtype=torch.int64)
         lengths = (c_int64 * len(counts))(*counts)
         where = Batch(
             rows=shape[0],

@@ -263,7 +263,8 @@ extern "C" int specframe_draft(const Network* network, const SessionRows* rows, 
         write(s, m.roots, n.support, found, level, out);
         return 0;
       }
-      for (Candidates& row : found) row.choose(s.width, count);
+      const int64_t next = next_width(s, found);
+      for (Candidates& row : found) row.choose(next, count);
     }
   }
 } catch (const std::bad_alloc&) {

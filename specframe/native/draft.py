@@ -165,8 +165,15 @@ def _scores(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
     return (c_double * len(scores))(*scores)
 
 
+@lru_cache(maxsize=64)
+def _spread(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
+    """The costs of 0, 1, 2 ... nodes added in any rows, as far as trees of `nodes` nodes ask."""
+    count = (costs.rows or 1) * nodes + 1
+    return (c_double * count)(*map(costs.spread, range(count)))
+
+
 def _search(search: BeamSearch) -> Search:
-    costs, powers, scores = search.costs, None, None
+    costs, powers, scores, spread = search.costs, None, None, None
     wanted = Search(search.depth, search.width, search.nodes, search.gain)
     if search.powers is not None:
         powers = (c_double * search.depth)(*search.powers)
@@ -175,5 +182,8 @@ def _search(search: BeamSearch) -> Search:
         scores = _scores(costs, search.nodes)
         wanted.scores = ctypes.addressof(scores)
         wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.pause is not None
-    wanted.arrays = powers, scores  # the structure holds addresses alone
+        if costs.apart:
+            spread = _spread(costs, search.nodes)
+            wanted.spread = ctypes.addressof(spread)
+    wanted.arrays = powers, scores, spread  # the structure holds addresses alone
     return wanted

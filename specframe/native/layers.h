@@ -55,7 +55,14 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
                                 const float* ending, void* const* taps, const uint8_t* runs) try {
   const DecoderSizes s = *shape;
   const Batch b = *batch;
-  const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
+  const int64_t all = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
+  std::vector<int64_t> nodes, row_of(all, -1);  // the nodes that are computed, and the row of `hidden` of each
+  for (int64_t node = 0; node < all; ++node)
+    if (!b.valid || b.valid[node]) {
+      row_of[node] = static_cast<int64_t>(nodes.size());
+      nodes.push_back(node);
+    }
+  const int64_t rows = static_cast<int64_t>(nodes.size());
   const int64_t line = queries + 2 * keys, most = b.width + b.list_slots + RECENT, wide = std::max(layers[0].qkv.inputs, queries);
   const auto with_memory = [&](int64_t layer, int64_t row, int64_t head, auto use) {
     const int64_t all = b.cache_rows * s.kv_heads, at = row * s.kv_heads + head, first = 2 * layer * all + at;
@@ -74,6 +81,8 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
   Codes codes(rows, wide, layers[0].qkv.bits), inner(rows, s.mlp, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]);
   const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
+  std::vector<int64_t> asked(b.rows);  // of these, up to the row's last node that is computed
+  for (int64_t node : nodes) asked[node / b.nodes] = (node % b.nodes + 1) * sharing;
   const int threads = omp_get_max_threads();  // as many as PyTorch's
   int64_t together = LANE;
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < threads) together /= 2;
@@ -91,8 +100,9 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
     worker.share(list_count(b) * b.rows * groups, [&](int64_t at) {
       if (full) return;
       const int64_t list = at / (b.rows * groups), row = at / groups % b.rows, first = at % groups * together;
+      const int64_t count = std::min(together, asked[row] - first);
       try {
-        views[at] = view_of(b, list, row, first, std::min(together, asking - first), sharing);
+        if (count > 0) views[at] = view_of(b, list, row, first, count, sharing);
       } catch (const std::bad_alloc&) {
         full = true;
       }
@@ -103,22 +113,22 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
         worker.share(rows, [&](int64_t row) {
           float *state = hidden + row * s.width, *normed = values + (b.embeddings ? s.width : 0);
           normalize(state, layer.attention_norm, s.epsilon, s.width, normed);
-          if (b.embeddings) normalize(b.embeddings + row * s.width, layer.token_norm, s.epsilon, s.width, values);
+          if (b.embeddings) normalize(b.embeddings + nodes[row] * s.width, layer.token_norm, s.epsilon, s.width, values);
           if (layer.normed_residual) std::memcpy(state, normed, s.width * sizeof(float));
           codes.set(row, values, layer.qkv.inputs);
         });
         multiply(worker, layer.qkv, &layer.output, codes, rows, qkv.get(), line, false);
         worker.share(rows, [&](int64_t row) {
           float* at = qkv.get() + row * line;
-          const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
-          const int64_t turn = b.positions[row] * (s.rotary / 2);
+          const int64_t node = nodes[row], first = b.first + node / b.nodes;
+          const int64_t slot = b.sees ? b.base + node % b.nodes : b.places[node], turn = b.positions[node] * (s.rotary / 2);
           for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
             float* head = at + h * s.head_size;
             const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;
             if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
             rotate(head, b.cosine + turn, b.sine + turn, s.rotary);
           }
-          if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + row * queries, at, queries * sizeof(float));
+          if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + node * queries, at, queries * sizeof(float));
           for (int64_t h = 0; h < s.kv_heads; ++h) {
             const float* key = at + queries + h * s.head_size;
             with_memory(l, first, h, [&](const auto& memory) { memory.put(own_slot(b, slot), key, key + keys); });
@@ -126,13 +136,14 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
         });
         worker.share(b.rows * s.kv_heads * groups, [&](int64_t item) {
           const int64_t at = item % (b.rows * groups), row = at / groups, h = item / (b.rows * groups);
-          const int64_t first = at % groups * together, count = std::min(together, asking - first);
+          const int64_t first = at % groups * together, count = std::min(together, asked[row] - first);
+          if (count <= 0) return;
           const float* query[LANE];
           float* out[LANE];
           for (int64_t q = 0; q < count; ++q) {
-            const int64_t node = row * b.nodes + (first + q) / sharing, head = h * sharing + (first + q) % sharing;
-            query[q] = qkv.get() + node * line + head * s.head_size;
-            out[q] = attended.get() + node * queries + head * s.head_size;
+            const int64_t node = row_of[row * b.nodes + (first + q) / sharing], head = h * sharing + (first + q) % sharing;
+            query[q] = qkv.get() + std::max<int64_t>(node, 0) * line + head * s.head_size;
+            out[q] = node < 0 ? values : attended.get() + node * queries + head * s.head_size;  // there nothing reads it
           }
           const View& view = views[list_of(b, l, h) * b.rows * groups + at];
           with_memory(l, b.first + row, h, [&](const auto& memory) { attend(query, out, count, s.scale, memory, view, shares); });
@@ -153,10 +164,11 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
       if (taps[l])
         worker.share(rows, [&](int64_t row) {
           const float* from = hidden + row * s.width;
+          const int64_t to = nodes[row] * s.width;
           if (b.tap_bits == 16)
-            for (int64_t i = 0; i < s.width; ++i) static_cast<uint16_t*>(taps[l])[row * s.width + i] = narrow(from[i]);
+            for (int64_t i = 0; i < s.width; ++i) static_cast<uint16_t*>(taps[l])[to + i] = narrow(from[i]);
           else
-            std::memcpy(static_cast<float*>(taps[l]) + row * s.width, from, s.width * sizeof(float));
+            std::memcpy(static_cast<float*>(taps[l]) + to, from, s.width * sizeof(float));
         });
     }
     if (ending && !full)

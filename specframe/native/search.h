@@ -87,13 +87,13 @@ struct Candidates {
   }
 };
 
-// How many of the best candidates, the root not counted, are worth scoring, given their chances.
-int64_t worth(const Search& s, const std::vector<double>& chances) {
-  double expected = s.scores[s.taken + 1], most = 0.;
+// How many of the best candidates, the root not counted, are worth scoring, given their chances and what 0, 1, 2 ... cost.
+int64_t worth(const std::vector<double>& chances, const double* costs) {
+  double expected = costs[0], most = 0.;
   int64_t best = 0;
   for (size_t i = 0; i < chances.size(); ++i) {
     expected += chances[i];
-    const double gain = expected - s.scores[s.taken + i + 2];
+    const double gain = expected - costs[i + 1];
     if (gain > most) {
       best = i + 1;
       most = gain;
@@ -102,23 +102,40 @@ int64_t worth(const Search& s, const std::vector<double>& chances) {
   return best;
 }
 
+// How many of each row's best candidates are scored, the root counted, if the likeliest of all rows are that pay.
+std::vector<int64_t> spread(const Search& s, const std::vector<Candidates>& rows) {
+  std::vector<std::pair<double, size_t>> ranked;  // chances, and the row of each
+  for (size_t b = 0; b < rows.size(); ++b)
+    for (int64_t one : rows[b].best(s.nodes))
+      if (one) ranked.emplace_back(std::exp(rows[b].values[one]), b);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& one, const auto& other) { return one.first > other.first; });
+  std::vector<double> chances;
+  for (const auto& one : ranked) chances.push_back(one.first);
+  const int64_t best = worth(chances, s.spread);
+  std::vector<int64_t> counts(rows.size(), 1);
+  for (int64_t i = 0; i < best; ++i) ++counts[ranked[i].second];
+  return counts;
+}
+
 // How many of each row's best candidates are scored, the root counted.
 std::vector<int64_t> count(const Search& s, const std::vector<Candidates>& rows) {
   std::vector<int64_t> counts(rows.size(), s.nodes);
   if (!s.scores) return counts;
+  if (s.spread) return spread(s, rows);
+  const double* costs = s.scores + s.taken + 1;
   std::vector<double> sums;
   for (size_t b = 0; b < rows.size(); ++b) {
     std::vector<double> chances;
     for (int64_t one : rows[b].best(s.nodes)) chances.push_back(std::exp(rows[b].values[one]));
     chances.erase(chances.begin());  // the root
-    if (!s.together) counts[b] = 1 + worth(s, chances);
+    if (!s.together) counts[b] = 1 + worth(chances, costs);
     else if (sums.empty()) sums = chances;
     else
       for (size_t i = 0; i < chances.size(); ++i) sums[i] += chances[i];
   }
   if (s.together) {
     for (double& sum : sums) sum /= static_cast<double>(rows.size());
-    std::fill(counts.begin(), counts.end(), 1 + worth(s, sums));
+    std::fill(counts.begin(), counts.end(), 1 + worth(sums, costs));
   }
   return counts;
 }
@@ -132,11 +149,32 @@ void end(const Search& s, std::vector<Candidates>& rows, int64_t levels) {
     gains.push_back(rows[b].promise(counts[b], levels));
     total += gains[b];
   }
+  const double many = static_cast<double>(rows.size());
+  int64_t all = 0, drafted = 0;  // nodes below the roots, and the rows that have some
+  for (int64_t one : counts) {
+    all += one - 1;
+    drafted += one > 1;
+  }
   for (size_t b = 0; b < rows.size(); ++b) {
-    const double gain = s.together ? total / static_cast<double>(rows.size()) : gains[b];
-    const double node = s.scores[counts[b] + 1] - s.scores[counts[b]];
+    const double gain = s.together ? total / many : gains[b];
+    const double node = s.spread ? (s.spread[all + drafted] - s.spread[all]) / many
+                                 : s.scores[counts[b] + 1] - s.scores[counts[b]];
     rows[b].ended = rows[b].ended || gain <= s.level + node;
   }
+}
+
+// The number of nodes of the newest level to go on from in each row: where rows differ in their nodes, no more than are worth
+// scoring in any of them.
+int64_t next_width(const Search& s, const std::vector<Candidates>& rows) {
+  if (!s.spread) return s.width;
+  const std::vector<int64_t> counts = count(s, rows);
+  int64_t paying = 1;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    int64_t found = 0;
+    for (int64_t one : rows[b].best(counts[b])) found += one >= static_cast<int64_t>(rows[b].newest);
+    paying = std::max(paying, found);
+  }
+  return std::min(paying, s.width);
 }
 
 // Writes the trees of the best candidates, their columns standing for the tokens of `support`, or for themselves.
@@ -151,17 +189,16 @@ void write(const Search& s, const int64_t* roots, const int64_t* support, const 
   std::memset(out->packed + 3 * all, 0, 2 * all * sizeof(int64_t));
   for (size_t b = 0; b < rows.size(); ++b) {
     const Candidates& row = rows[b];
-    std::vector<int64_t> chosen = row.best(size);
-    std::vector<uint8_t> kept(row.values.size(), 0);
-    for (int64_t i = 0; i < std::min(size, counts[b]); ++i) kept[chosen[i]] = 1;
-    std::sort(chosen.begin(), chosen.end());
+    std::vector<int64_t> chosen = row.best(size), place(row.values.size(), -1);
+    const int64_t kept = std::min(size, counts[b]);  // the others follow them
+    std::sort(chosen.begin(), chosen.begin() + kept);
+    std::sort(chosen.begin() + kept, chosen.end());
+    for (int64_t i = 0; i < size; ++i) place[chosen[i]] = i;
     for (int64_t i = 0; i < size; ++i) {
       const int64_t one = chosen[i], at = b * size + i, column = row.columns[one];
-      const auto parent = std::lower_bound(chosen.begin(), chosen.end(), row.parents[one]);
-      const bool found = parent != chosen.end() && *parent == row.parents[one];
       out->packed[at] = one == 0 ? roots[b] : support ? support[column] : column;
-      out->packed[all + at] = found ? parent - chosen.begin() : -1;
-      out->packed[2 * all + at] = kept[one] && row.values[one] > -INFINITY;
+      out->packed[all + at] = one == 0 ? -1 : place[row.parents[one]];
+      out->packed[2 * all + at] = i < kept && row.values[one] > -INFINITY;
     }
   }
 }

@@ -208,6 +208,11 @@ class HookedForward(nn.Module):
         super().__init__()
         self.inner = inner
 
+    @property
+    def skips_invalid(self) -> bool:
+        """True if a pass for argmax tokens alone computes nothing for the nodes of a tree that are not valid."""
+        return self.inner.greedy is not None
+
     def forward(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the forward pass."""
         return self.inner.run(asked, memory)

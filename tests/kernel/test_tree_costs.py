@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.kernel.costs import REST, Costs, Pause, rising
+from specframe.kernel.costs import REST, TRIAL, Costs, Pause, rising
 from specframe.kernel.errors import InputError
 
 CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
@@ -39,6 +39,26 @@ def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
     assert replace(apart, rows=None).together([9] * 1, Pause()).pause is None, "one row chooses alone"
 
 
+def test_nodes_of_all_rows_compete_where_a_pass_takes_the_time_of_valid_ones():
+    costs = Costs(((1, 1.0), (2, 1.5), (8, 4.5))).together([9] * 2, Pause(), apart=True)
+    assert costs.spread(0) == pytest.approx(2.0) and costs.spread(1) == pytest.approx(2.0 * 2.0 / 1.5)
+    assert costs.counts([[0.9, 0.8], [0.1]]) == [2, 0], "which does not pay if both rows have as many"
+    assert costs.counts([[0.7, 0.1], [0.7]]) == [1, 1] and costs.counts([[0.5], [0.6]]) == [0, 0]
+    assert costs.further([2, 0]) == pytest.approx([(costs.spread(3) - costs.spread(2)) / 2] * 2), "one row goes on"
+    assert costs.alone.counts([[0.9, 0.8]]) == [2] and not costs.alone.apart
+
+
+@given(st.lists(CHANCES, min_size=2, max_size=4), st.integers(0, 2))
+def test_no_other_numbers_of_nodes_bring_all_rows_more(chances, taken):
+    one = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).beyond(taken)
+    costs = one.together([9] * len(chances), Pause(), apart=True)
+    counts = costs.counts(chances)
+    chosen = sum(sum(row[:count]) for row, count in zip(chances, counts, strict=True))
+    every = sorted((chance for row in chances for chance in row), reverse=True)
+    gains = [sum(every[:n]) - costs.spread(n) for n in range(len(every) + 1)]
+    assert chosen - costs.spread(sum(counts)) == pytest.approx(max(gains))
+
+
 def test_after_more_tokens_a_pass_takes_longer():
     longer = ((1024, ((1, 30.0), (4, 60.0))), (4096, ((1, 90.0), (4, 240.0))))
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, context=128, longer=longer)
@@ -64,6 +84,28 @@ def test_a_batch_pauses_before_it_drafts_again():
     assert pause.over()
     pause.begin()
     assert [pause.over() for _ in range(REST + 1)] == [False] * (REST - 1) + [True, True]
+
+
+def test_a_batch_pauses_longer_each_time_after_drafts_that_cost_more_than_they_bring():
+    pause, rests = Pause(), []
+    for _ in range(7):
+        for _ in range(TRIAL // 8):
+            assert pause.over()
+            pause.judge(8, -0.1)
+        rests.append(1)
+        while not pause.over():
+            rests[-1] += 1
+    assert rests == [16, 32, 64, 128, 256, 256, 256]
+    pause.judge(TRIAL, 0.1)
+    assert pause.over(), "they paid"
+    pause.judge(TRIAL, -0.1)
+    assert [pause.over() for _ in range(REST)] == [False] * (REST - 1) + [True]
+
+
+def test_drafts_cost_their_nodes_and_the_drafters_passes():
+    costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, draft_row=1.0, rows=2)
+    assert costs.level == pytest.approx(4 / 12), "a token of each row without drafts takes 12"
+    assert costs.gain(3, 2, 1) == pytest.approx(3 - (20 / 12 * 2 - 2) - 2 * 4 / 12)
 
 
 @pytest.mark.parametrize(

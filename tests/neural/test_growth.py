@@ -108,13 +108,16 @@ policies = st.builds(Chain, depth=st.integers(1, 6)) | st.builds(
     policy=policies,
     cycles=st.lists(st.lists(st.integers(1, 5), min_size=3, max_size=3), min_size=1, max_size=4),
     costs=st.sampled_from([None, COSTS, replace(COSTS, rows=3, taken=2)]),
+    apart=st.booleans(),
     batch=st.integers(1, 3),
     seed=st.integers(0, 999),
 )
-def test_a_search_in_one_call_is_the_search_level_by_level(method, dtype, policy, cycles, costs, batch, seed) -> None:
+def test_a_search_in_one_call_is_the_search_level_by_level(
+    method, dtype, policy, cycles, costs, apart, batch, seed
+) -> None:
     one, other = pair_of(method, dtype)
     if costs is COSTS and batch > 1:
-        costs = costs.together([9] * batch, Pause())
+        costs = costs.together([9] * batch, Pause(), apart)
     noise = torch.Generator().manual_seed(seed)
     for drafter in {one, other}:
         drafter.open(4, 64)

@@ -53,6 +53,10 @@ class Candidates:
         """The candidates from `first` on with the largest values, best first; ties in order of age."""
         return sorted(range(first, len(self.values)), key=self.values.__getitem__, reverse=True)[:count]
 
+    def newest(self, count: int) -> int:
+        """Returns how many of the best `count` candidates are of the newest level."""
+        return sum(candidate >= self._first for candidate in self.best(count))
+
     def reached(self, chosen: Sequence[int]) -> list[bool]:
         """Returns which of these candidates have a probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]

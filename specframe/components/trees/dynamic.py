@@ -33,7 +33,8 @@ class Dynamic:
     Where a recipe has `run.costs`, a cycle drafts and scores as much of this as pays on the machine: a level is drafted
     if it promises more tokens than decoding without drafts would give in the time of a drafter's forward pass, and the
     most probable nodes are scored for as long as the next ones bring more than they cost. `nodes`, `depth` and `width`
-    are then the most there may be. Without, the size never changes.
+    are then the most there may be. Without, the size never changes. Where rows choose together and a pass takes the
+    time of real nodes alone, those of all rows compete (TETRIS, Wu et al. 2025): the most probable ones are scored.
 
     With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
     of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which also
@@ -135,8 +136,9 @@ class Dynamic:
                     self._end(rows, costs, j + 1)
                 if level == self.depth or all(row.ended for row in rows):
                     return self._drafted(rows, level, root, costs)
+                width = self._width(rows, costs)
                 for row in rows:
-                    row.choose(self.width)
+                    row.choose(width)
 
     def _end(self, rows: list[Candidates], costs: Costs, levels: int) -> None:
         """Ends rows to which a further forward pass of the drafter, over `levels` levels, brings less than it costs."""
@@ -144,9 +146,20 @@ class Dynamic:
         gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
         if costs.pause is not None:
             gains = [added(gains) / len(rows)] * len(rows)
-        for row, count, gain in zip(rows, counts, gains, strict=True):
-            node = costs.score(count + 1) - costs.score(count)
+        nodes = costs.further([count - 1 for count in counts])
+        for row, node, gain in zip(rows, nodes, gains, strict=True):
             row.ended = row.ended or gain <= costs.level + node
+
+    def _width(self, rows: list[Candidates], costs: Costs | None) -> int:
+        """Returns the number of nodes of the newest level to go on from in each row.
+
+        Where rows differ in their nodes these are no more than are worth scoring in any of them: what is below others
+        is no more likely than they are.
+        """
+        if costs is None or not costs.apart:
+            return self.width
+        paying = max(row.newest(count) for row, count in zip(rows, self._counts(rows, costs), strict=True))
+        return min(max(paying, 1), self.width)
 
     def _counts(self, rows: list[Candidates], costs: Costs | None) -> list[int]:
         """Returns the number of each row's best candidates that are scored, the root counted too."""
@@ -158,11 +171,10 @@ class Dynamic:
         """The tree of every row's best candidates."""
         counts = self._counts(rows, costs)
         ranked = [row.best(max(counts)) for row in rows]
-        best = [sorted(row) for row in ranked]
-        left_out = [set(row[count:]) for row, count in zip(ranked, counts, strict=True)]
+        best = [sorted(row[:count]) + sorted(row[count:]) for row, count in zip(ranked, counts, strict=True)]
         valid = [
-            [real and candidate not in out for real, candidate in zip(row.reached(chosen), chosen, strict=True)]
-            for row, chosen, out in zip(rows, best, left_out, strict=True)
+            [real and place < count for place, real in enumerate(row.reached(chosen))]
+            for row, chosen, count in zip(rows, best, counts, strict=True)
         ]
         draft = tree_of(rows, best, min(levels, len(best[0]) - 1), root)
         return draft if all(map(all, valid)) else replace(draft, valid=tensor_on(root.device, valid))

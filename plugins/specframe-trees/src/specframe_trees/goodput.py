@@ -37,8 +37,8 @@ class Goodput:
     profile` has the seconds for a token. They are spread over the rows' answers, whose length is the average of those
     that ended, within what each may have: long prompts of short answers are not drafted for.
 
-    The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
-    deepest row and after the longest, so that a level for one row costs as much as for all.
+    The paper also chooses a depth for each row. Here a row that is drafted deeper costs all of them the drafter's
+    passes, and on most targets the nodes, too: `dynamic` with `run.costs` gives rows numbers of nodes of their own.
 
     The choice is made from earlier cycles, before anything is drawn: the draft is exact. Times come from files, not
     from the clock. A row's depth depends on the other rows, and so does its sample, unless the verifier draws by

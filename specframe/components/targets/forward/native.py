@@ -182,18 +182,20 @@ class NativeForward:
         """The features of all nodes of a tree, among them `best` and `last`, and the verdict, in one native call."""
         assert self._greedy is not None
         rows.memory.aim(rows.base, rows.base + tree.shape[1])
-        wanted = self._room(tree.shape, taps, self._embeddings.dtype)
+        wanted = self._room(tree.shape, taps, self._embeddings.dtype, torch.zeros)
         last, best, verdict = self._greedy.run(tree, rows.counts, rows.base, rows.memory, wanted, context)
         return {**wanted, "last": last, "best": best}, verdict
 
-    def _room(self, shape: Sequence[int], taps: Iterable[str], form: torch.dtype) -> dict[str, Tensor]:
+    def _room(
+        self, shape: Sequence[int], taps: Iterable[str], form: torch.dtype, make: Callable[..., Tensor] = torch.empty
+    ) -> dict[str, Tensor]:
         """Room for the features [B, T, D] of layers, in a dtype, and for queries, in float32."""
         sizes, wanted = self._layers.shape, {}
         for tap in filter(lambda tap: "." in tap, taps):
             if is_query(tap):
-                wanted[tap] = torch.empty(*shape, sizes.heads * sizes.head_size)
+                wanted[tap] = make(*shape, sizes.heads * sizes.head_size)
             else:
-                wanted[tap] = torch.empty(*shape, sizes.width, dtype=form)
+                wanted[tap] = make(*shape, sizes.width, dtype=form)
         return wanted
 
 

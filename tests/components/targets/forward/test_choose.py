@@ -106,6 +106,38 @@ def test_the_path_of_likeliest_tokens_is_the_one_that_is_followed(native, dtype)
     assert followed.to_host(drafted).paths == [[3, 5, 8], [3], [3, 5]]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nodes_that_are_not_valid_are_not_computed_and_change_no_bit(native, dtype):
+    """Rows of 1, 4 and 14 valid nodes, some after others that are not: more than attention takes at once."""
+    target = native(dtype)
+    target.request(frozenset({"layer.0", "last"}))
+    noise = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, VOCABULARY, (3, 16), generator=noise)
+    parents = torch.tensor([[-1, 0, 0, 1, 2, 3, 3, 4, 0, 8, 9, 10, 11, 12, 13, 14]]).expand(3, -1)
+    valid = torch.ones(3, 16, dtype=torch.bool)
+    valid[0, 1:], valid[1, [1, 3, *range(5, 7), *range(8, 16)]], valid[2, [6, 15]] = False, False, False
+    found = []
+    for real in (valid, torch.ones_like(valid)):
+        target.open(3, 60)
+        tree, _ = target.admit(batch(PROMPTS))
+        target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(3, dtype=torch.int64), tokens[:, 0]))
+        drafted = TokenTree(tokens, parents, real, torch.zeros_like(tokens), levels=9)
+        scores = target.choose(drafted)
+        assert isinstance(scores, GreedyScores) and scores.verdict is not None
+        found.append(scores)
+        committed = target.commit(
+            drafted, Verdict(tokens[:, :0].new_full((3, 9), -1), tokens.new_zeros(3), tokens[:, 1])
+        )
+        again = TokenTree.root_only(committed.root)
+        found.append(target.choose(again))
+    some, after_some, every, after_every = found
+    assert torch.equal(some.best[valid], every.best[valid])
+    assert torch.equal(after_some.best, after_every.best)
+    for tap, features in some.features.items():
+        assert torch.equal(features[valid], every.features[tap][valid])
+        assert not features[~valid].any(), "nothing is computed there"
+
+
 @pytest.mark.parametrize(
     "token, parent, change, message",
     [

@@ -199,7 +199,8 @@ class Costs:
     def gain(self, tokens: int, nodes: int, passes: int) -> float:
         """Returns the tokens that drafts brought beyond their cost, given those of all rows that were accepted.
 
-        Below the roots, `nodes` of all rows were scored, after so many forward passes of the drafter.
+        `nodes` is the number of nodes that were scored below the roots of all rows, `passes` that of the drafter's
+        forward passes.
         """
         return tokens - (self.spread(nodes) - self.spread(0)) - passes * self.level * (self.rows or 1)
 

@@ -57,7 +57,7 @@ class Answer:
     begun: bool = False
     """True if a piece of it is in a stream."""
     piece: Piece = NOTHING
-    """What the latest cycle added."""
+    """The latest cycle's addition."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)

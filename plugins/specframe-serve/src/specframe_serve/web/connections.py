@@ -27,8 +27,8 @@ REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After
 
 
 SPARES = 128
-"""Connections beyond the limit that may say what they want, as all do for a moment when clients connect anew; of more,
-the oldest is reset."""
+"""Connections beyond the limit that may say what they want, as all do for a moment when clients connect anew. One more
+resets the oldest."""
 LITTLE = 1 << 16
 """Bytes of a refused request that are read, so that its client reads the refusal in place of a reset."""
 

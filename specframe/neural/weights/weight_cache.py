@@ -60,7 +60,7 @@ class PackedWeights:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PackedFile:
     """A file of packed weights."""
 
     path: Path
@@ -214,14 +214,14 @@ def _make_room(wanted: int) -> None:
         used -= entry.bytes
 
 
-def list_entries() -> list[Entry]:
+def list_entries() -> list[PackedFile]:
     """All packed weights in the cache; those whose header cannot be read have no model and no precision."""
     found = []
     for path in sorted(weights_folder().glob(f"*{SUFFIX}")):
         with suppress(FileNotFoundError), path.open("rb") as opened:
             notes, state = _notes(opened) or {}, os.fstat(opened.fileno())
             model, precision = (str(notes.get(name, "")) for name in ("model", "precision"))
-            found.append(Entry(path, model, precision, state.st_size, state.st_mtime))
+            found.append(PackedFile(path, model, precision, state.st_size, state.st_mtime))
     return found
 
 

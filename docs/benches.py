@@ -14,12 +14,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from catalogue import find_recipe, identity
+from catalogue import identity
 
 from specframe_report.summary import summarise
 
 FOLDER = Path(__file__).resolve().parent / "benchmark"
 NAME = "results.json"
+ELSEWHERE = {"training/": "not measured after its training", "long/": "after long prompts, on its page"}
+"""Folders of recipes that a bench of short prompts does not measure, and the words in place of a figure: a recipe of a
+training decodes with the weights that it begins with."""
 ROWS = "everything.json"
 """Figures of single rows: a list of entries, each with its recipe's file and the day and machine of its bench."""
 TITLES = {
@@ -107,22 +110,27 @@ def read_rows(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def write_rows(results: Sequence[Mapping[str, Any]], folder: Path = FOLDER) -> None:
-    """Adds the recipes of benches to the figures of single rows, in place of their earlier ones."""
-    rows = {row["name"]: row for row in read_rows(folder)}
+    """Adds the recipes of benches to the figures of single rows, in place of their earlier ones.
+
+    Those of `ELSEWHERE` have no figure, nor those that drafted nothing after a bench's short prompts.
+    """
+    rows = {row["recipe"]: row for row in read_rows(folder)}
     for bench in results:
         for entry in summarise(bench)["contestants"]:
-            if entry["kind"] == "recipe" and (entry["overall"] or {}).get("tau"):
+            recipe = (entry["recipe"] or "").rpartition("recipes/")[2]
+            tau = (entry["overall"] or {}).get("tau")
+            if recipe and not recipe.startswith(tuple(ELSEWHERE)) and tau and tau["value"] > 1:
                 overall = {name: entry["overall"][name] for name in ("tau", "prompts", "quality", "quality_change")}
-                rows[entry["name"]] = {
-                    "name": entry["name"],
-                    "target": identity(find_recipe(entry["name"]))[1],  # whatever file stood for it
+                rows[recipe] = {
+                    "recipe": recipe,
+                    "target": identity(recipe)[1],  # whatever file stood for it
                     "lossless": entry["lossless"],
                     "temperature": bench["settings"]["temperature"],
                     "made": bench["provenance"]["made"][:10],
                     "machine": machine_of(bench),
                     "overall": overall,
                 }
-    written = json.dumps([rows[name] for name in sorted(rows)], indent=1)
+    written = json.dumps([rows[recipe] for recipe in sorted(rows)], indent=1)
     (folder / ROWS).write_text(written + "\n", encoding="utf-8")
 
 
@@ -136,7 +144,7 @@ def newest(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]] = ()) -> 
             found.setdefault((name, entry["target"]), Found(entry, entry["target"] not in targets))
         targets |= {entry["target"] for entry in measured.values()}
     for row in rows:
-        found.setdefault((row["name"], row["target"]), Found(row, True))
+        found.setdefault((Path(row["recipe"]).stem, row["target"]), Found(row, True))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches import FOLDER, Bench, Found, newest, read_benches, read_rows
+from benches import ELSEWHERE, FOLDER, Bench, Found, newest, read_benches, read_rows
 from catalogue import Method, find_recipe, identity, model_name, planned, read_table
 from overview import render_overview
 
@@ -87,7 +87,7 @@ def _render_row(method: Method, registry: Registry, measured: Mapping[tuple[str,
         _render_parts(method, registry),
         f"`{shipped}`" if shipped else "",
         _render_law(method, registry, shipped),
-        _render_measured(measured.get(identity(shipped))) if shipped else "",
+        _render_measured(shipped, measured.get(identity(shipped))) if shipped else "",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -124,10 +124,10 @@ def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:
     return "lossless" if all(promises) else "**lossy**"
 
 
-def _render_measured(found: Found | None) -> str:
+def _render_measured(recipe: str, found: Found | None) -> str:
     figures = found and found.entry["overall"]
     if not found or not figures or not figures.get("tau"):
-        return "not measured yet"
+        return next((words for folder, words in ELSEWHERE.items() if recipe.startswith(folder)), "not measured yet")
     tau, model = format_figure({**figures["tau"], "low": None}), model_name(found.entry["target"])
     if "temperature" in found.entry:  # of a single row, which was not timed
         at = f" at temperature {found.entry['temperature']:g}" if found.entry["temperature"] else ""

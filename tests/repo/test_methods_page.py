@@ -106,10 +106,11 @@ def test_rows_of_no_other_bench_have_tau_alone(generators, tmp_path):
     ]
     found = results(runs, [("set/0", "code"), ("set/1", "code")], 1)
     found["settings"]["temperature"], found["provenance"]["made"] = 1, "2026-01-01T00:00:00+00:00"
+    for contestant in found["contestants"]:
+        contestant["recipe"] = "recipes/falcon.yaml" if contestant["name"] == "falcon" else None
     benches.write_rows([found], tmp_path)
-    assert [(row["name"], row["target"], row["overall"]["prompts"]) for row in benches.read_rows(tmp_path)] == [
-        (*FALCON, 2)
-    ]
+    (row,) = benches.read_rows(tmp_path)
+    assert (row["recipe"], row["target"], row["overall"]["prompts"]) == ("falcon.yaml", FALCON[1], 2)
     write_bench(tmp_path, "smollm2", "2020-01-01T00:00:00+00:00", TIMES | {"eagle": 0.5})
     page = render(tmp_path)
     assert any(line.endswith("| tau 2.00 on SmolLM2 at temperature 1 |") for line in page.splitlines())

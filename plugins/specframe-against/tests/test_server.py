@@ -25,8 +25,8 @@ def law_after(text):
 class Endpoint:
     """Draws as its target does, but for `spoil`, which changes the distributions that drafted tokens are drawn from."""
 
-    def __init__(self, *, spoil=dict, report=dict, form="completions", accepts=3.0, most=20, end=0.0):
-        self.spoil, self.report, self.form, self.most, self.end = spoil, report, form, most, end
+    def __init__(self, *, spoil=dict, report=dict, form="completions", accepts=3.0, most=20, end=0.0, first=None):
+        self.spoil, self.report, self.form, self.most, self.end, self.first = spoil, report, form, most, end, first
         self.accepts, self.accepted = accepts, 0.0
         self.asked = []
         self.lock = threading.Lock()
@@ -54,7 +54,7 @@ class Endpoint:
             if dice.random() < self.end:
                 break
             law = law_after(text)
-            drawn = self.spoil(law) if place else law
+            drawn = self.spoil(law) if place else self.first or law
             laws.append(self.report(law) if place else law)
             tokens.append(dice.choices(list(drawn), drawn.values())[0])
             text += tokens[-1]
@@ -130,6 +130,19 @@ def test_fewer_alternatives_are_taken_where_a_server_grants_no_more():
     endpoint = Endpoint(most=5)
     assert probed(endpoint, 200)["tested"]
     assert [body["logprobs"] for body in endpoint.asked[:3]] == [20, 5, 5]
+
+
+def test_a_drawn_token_that_is_added_to_the_likeliest_is_none_of_them():
+    """It is there whenever it was drawn, so its probability would be far below its share."""
+    masses = {f" word{i}": 0.12 for i in range(5)} | {f" rare{i}": 0.04 for i in range(10)}
+
+    class Adding(Endpoint):
+        def entries(self, tokens, laws):
+            tops = [dict(list(masses.items())[:5]) | {token: masses[token]} for token in tokens]
+            return {"tokens": tokens, "top_logprobs": [{t: math.log(p) for t, p in top.items()} for top in tops]}
+
+    found = probed(Adding(most=5, spoil=lambda law: masses, first=masses))
+    assert not found["different"] and all(place["freedom"] == 4 for place in found["positions"])
 
 
 def test_every_request_has_its_own_seed_and_the_fields_that_were_given():

@@ -31,7 +31,7 @@ LOGPROBS = (20, 5)
 TOKENS = 4
 """Tokens of a completion."""
 RANKS = 10
-"""Number of ranks that are counted one by one."""
+"""Most ranks that are counted one by one; they are fewer than the server gives, since two tokens may share a text."""
 COMPARED = 8
 """Texts of each length, the most frequent, whose log-probabilities are compared with those after a prompt."""
 NEAR = 0.05
@@ -56,7 +56,7 @@ class Completion:
 
     tokens: tuple[str, ...]
     laws: tuple[Law, ...]
-    """Probabilities of the likeliest tokens at each position."""
+    """Probabilities of the likeliest tokens at each position, without the drawn one where it is not one of them."""
     prompt: int | None
     """Number of the prompt's tokens; None if the server does not state it."""
 
@@ -88,6 +88,8 @@ class ServerProbe:
         self._client = httpx2.Client(headers=headers, timeout=SECONDS, transport=transport)
         self._body = dict(body or {})
         self._logprobs = LOGPROBS[-1]
+        self.ranks = 0
+        """Number of ranks to count, once something was asked."""
         self.model = model or self._first_model()
 
     def _first_model(self) -> str:
@@ -100,7 +102,7 @@ class ServerProbe:
     def begin(self, text: str) -> Completion:
         """The first completion of a text; finds out how many alternatives the server gives."""
         for count in LOGPROBS:
-            self._logprobs = count
+            self._logprobs, self.ranks = count, min(count - 1, RANKS)
             try:
                 return self.complete(text, 1)
             except InputError:
@@ -121,6 +123,10 @@ class ServerProbe:
             **self._body,
         }
         return self._completion(self._read(self._send("POST", f"{self.url}/completions", body)))
+
+    def _likeliest(self, law: Law) -> Law:
+        """As many of the alternatives as were asked for: some servers add the token that was drawn."""
+        return dict(sorted(law.items(), key=lambda entry: -entry[1])[: self._logprobs])
 
     def accepted(self) -> float | None:
         """The drafted tokens that it has accepted so far, by its metrics; None if they do not count them."""
@@ -151,7 +157,7 @@ class ServerProbe:
         try:
             (choice,) = answer["choices"]
             entries = list(_entries(choice["logprobs"]))
-            tokens, laws = tuple(token for token, _ in entries), tuple(law for _, law in entries)
+            tokens, laws = tuple(token for token, _ in entries), tuple(self._likeliest(law) for _, law in entries)
             return Completion(tokens, laws, (answer.get("usage") or {}).get("prompt_tokens"))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
@@ -200,7 +206,7 @@ def probe(
         announce("log-probabilities after prompts of the same texts")
         compared = pool.map(lambda each: _distance(server, *each), _frequent(drawn))
         distances = [distance for distance in compared if distance is not None]
-    positions = [_position(place, [answer for _, answer in drawn]) for place in range(TOKENS)]
+    positions = [_position(place, [answer for _, answer in drawn], server.ranks) for place in range(TOKENS)]
     ended = sum(len(answer.tokens) < TOKENS for _, answer in drawn)
     accepted = None if before is None or after is None else after - before
     distance = max(distances, default=None)
@@ -217,19 +223,18 @@ def probe(
     }
 
 
-def _position(place: int, answers: Sequence[Completion]) -> dict[str, Any]:
-    """The test of one position's tokens."""
+def _position(place: int, answers: Sequence[Completion], count: int) -> dict[str, Any]:
+    """The test of one position's tokens, by `count` ranks and all others."""
     ranks: list[int] = []
-    laws = np.zeros((len(answers), RANKS + 1))
+    laws = np.zeros((len(answers), count + 1))
     for answer in answers:
         if len(answer.tokens) <= place:
             continue
-        likeliest = sorted(answer.law(place).items(), key=lambda entry: -entry[1])[:RANKS]
-        names = [token for token, _ in likeliest]
-        token = answer.tokens[place]
-        laws[len(ranks), : len(names)] = [mass for _, mass in likeliest]
-        ranks.append(names.index(token) if token in names else RANKS)
-    laws[:, RANKS] = (1 - laws[:, :RANKS].sum(1)).clip(min=0)
+        law, token = answer.law(place), answer.tokens[place]
+        names = list(law)[:count]
+        laws[len(ranks), : len(names)] = [law[name] for name in names]
+        ranks.append(names.index(token) if token in names else count)
+    laws[:, count] = (1 - laws[:, :count].sum(1)).clip(min=0)
     fit = fit_ranks(ranks, laws[: len(ranks)])
     return {**fit.as_dict(), "position": place + 1, "refused": fit.refused}
 

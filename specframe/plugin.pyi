@@ -5,10 +5,10 @@ from specframe.certify.compositions.enumeration import EnumerationProgress as En
 from specframe.cli.arguments import UserPath as UserPath
 from specframe.cli.arguments import read_plan as read_plan
 from specframe.cli.candidates import complete_recipe as complete_recipe
-from specframe.components.drafters.text import gained as gained
 from specframe.components.drafters.recycling import top_ids as top_ids
 from specframe.components.drafters.suffix import Suffix as Suffix
 from specframe.components.drafters.text import CommittedText as CommittedText
+from specframe.components.drafters.text import gained as gained
 from specframe.components.drafters.trie import Trie as Trie
 from specframe.components.drafters.trie import as_tree as as_tree
 from specframe.components.heads import FullHead as FullHead

@@ -35,7 +35,7 @@ class ForeignFunction(Protocol):
         """The law of the first tokens that the function emits."""
 
     def sample(self, samples: int, seed: int, progress: Callable[[int], None] | None) -> dict[str, Any]:
-        """A test of the first tokens in so many runs."""
+        """A test of the first tokens that `samples` runs emit."""
 
     def target_law(self) -> dict[Outcome, float]:
         """The law of the first tokens by sampling from the target."""

@@ -30,8 +30,7 @@ class Pause:
         self._drafts, self._gain = 0, 0.0
 
     def judge(self, rows: int, gain: float) -> None:
-        """Takes note of what the drafts of so many rows brought, in tokens beyond their cost; too little begins a
-        pause."""
+        """Counts the gain of the drafts of `rows` rows, in tokens beyond their cost; begins a pause if it is negative."""
         self._drafts += rows
         self._gain += gain
         if self._drafts < TRIAL:
@@ -146,7 +145,7 @@ class Costs:
         return self._seconds(nodes * rows) / self._seconds(rows)
 
     def spread(self, nodes: int) -> float:
-        """Returns the cost of scoring so many nodes of any rows beyond those that are scored anyway, for all rows."""
+        """Returns the cost, for all rows, of scoring `nodes` nodes of any rows beyond those that are scored anyway."""
         rows = self.rows or 1
         return self._seconds((self.taken + 1) * rows + nodes) / self._seconds(rows) * rows
 

@@ -80,7 +80,7 @@ def light_config(kind: object) -> type[PretrainedConfig] | None:
 
 
 def complete_config(config: Any) -> Any:
-    """The same config, as one of transformers' own class, by which it finds models."""
+    """A config of transformers' own class, by which it finds models, with equal fields."""
     if type(config) is light_config(getattr(config, "model_type", None)):
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

@@ -111,7 +111,7 @@ class ServerProbe:
         raise AssertionError
 
     def complete(self, text: str, tokens: int, seed: int = 0) -> Completion:
-        """A completion of so many tokens at most, drawn at temperature 1."""
+        """A completion of at most `tokens` tokens, drawn at temperature 1."""
         body = {
             "model": self.model,
             "prompt": text,

@@ -30,7 +30,7 @@ class Pause:
         self._drafts, self._gain = 0, 0.0
 
     def judge(self, rows: int, gain: float) -> None:
-        """Counts the gain of the drafts of `rows` rows, in tokens beyond their cost; begins a pause if it is negative."""
+        """Counts what the drafts of `rows` rows gained, in tokens beyond their cost; a loss begins a pause."""
         self._drafts += rows
         self._gain += gain
         if self._drafts < TRIAL:

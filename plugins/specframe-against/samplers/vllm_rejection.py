@@ -23,8 +23,6 @@ from vllm.v1.sample.metadata import SamplingMetadata  # noqa: E402
 from vllm.v1.sample.sampler import Sampler  # noqa: E402
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata  # noqa: E402
 
-WIDTHS = [1, 1]
-
 
 def kernels(candidates: Tensor, p: Tensor, q: Tensor) -> tuple[int, int]:
     """The function over all kernels, `rejection_sample`; the bonus token is drawn before it is known to be needed."""
@@ -33,7 +31,7 @@ def kernels(candidates: Tensor, p: Tensor, q: Tensor) -> tuple[int, int]:
     ends = torch.tensor([len(drafted)], dtype=torch.int32)
     drafts, logits = q[0].float().contiguous(), p[0, :-1].float().log().contiguous()
     out = rejection.rejection_sample(
-        drafted, [len(drafted)], len(drafted), ends, drafts, logits, bonus.to(torch.int32), _metadata(1)
+        drafted, [len(drafted)], len(drafted), ends, drafts, logits, bonus.to(torch.int32), _metadata()
     )
     return _read(out)
 
@@ -43,7 +41,7 @@ def sampler(candidates: Tensor, p: Tensor, q: Tensor) -> tuple[int, int]:
     count = candidates.shape[1]
     draft = SpecDecodeMetadata.make_dummy([candidates[0].tolist()], torch.device("cpu"))
     module = rejection.RejectionSampler(Sampler())
-    out = module(draft, q[0].float().contiguous(), p[0].float().log().reshape(count + 1, -1), _metadata(1))
+    out = module(draft, q[0].float().contiguous(), p[0].float().log().reshape(count + 1, -1), _metadata())
     return _read(out.sampled_token_ids)
 
 
@@ -52,21 +50,21 @@ def _read(out: Tensor) -> tuple[int, int]:
     return len(emitted) - 1, emitted[-1]
 
 
-def _metadata(rows: int) -> Any:
+def _metadata() -> Any:
     """One row at temperature 1, without anything else."""
     given = {
-        "temperature": torch.ones(rows),
+        "temperature": torch.ones(1),
         "all_greedy": False,
         "all_random": True,
         "generators": {},
         "no_penalties": True,
-        "frequency_penalties": torch.zeros(rows),
-        "presence_penalties": torch.zeros(rows),
-        "repetition_penalties": torch.ones(rows),
-        "output_token_ids": [[]] * rows,
+        "frequency_penalties": torch.zeros(1),
+        "presence_penalties": torch.zeros(1),
+        "repetition_penalties": torch.ones(1),
+        "output_token_ids": [[]],
         "bad_words_token_ids": {},
         "logitsprocs": LogitsProcessors(),
-        "spec_token_ids": [[]] * rows,
+        "spec_token_ids": [[]],
     }
     fields = inspect.signature(SamplingMetadata).parameters
     return SamplingMetadata(**{name: given.get(name) for name in fields if name in given or _needed(fields[name])})
@@ -74,7 +72,3 @@ def _metadata(rows: int) -> Any:
 
 def _needed(field: inspect.Parameter) -> bool:
     return field.default is inspect.Parameter.empty
-
-
-for _accept in (kernels, sampler):
-    _accept.widths = WIDTHS  # type: ignore[attr-defined]

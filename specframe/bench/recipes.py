@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specframe.bench.contest.contest import Contest, InProcess, RunRounds
-from specframe.bench.contest.contestants import GENERATE, PLAIN, Selection, is_recipe, plan_contestants
+from specframe.bench.contest.contestants import (
+    GENERATE,
+    PLAIN,
+    Contestants,
+    Selection,
+    is_recipe,
+    named_recipe,
+    plan_contestants,
+)
 from specframe.bench.contest.datasets import SHIPPED, read_sets
 from specframe.bench.contest.runner import Step
-from specframe.bench.contest.settings import ContestSettings
-from specframe.bench.journal import Journal
+from specframe.bench.contest.settings import ContestSettings, Variant
+from specframe.bench.journal import Journal, another, find_folder
 from specframe.bench.results import collect, describe_bench
 from specframe.files.folders import writing
 from specframe.files.provenance import write_json
 from specframe.files.text import counted, open_console, printable, render_table
+from specframe.kernel.errors import needs_extra
 from specframe.recipes.discovery import discover
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 OPPONENTS = (PLAIN, GENERATE)
 """The contestants that join the recipes where no others are named: speedups are measured against them."""
+RUNS = Path("runs")
+"""The folder of results whose place is not given."""
+NAMED = 3
+"""The recipes that the folder of a bench is named after, at most."""
 
 
 class Reporter(Protocol):
@@ -46,9 +63,12 @@ class Reporter(Protocol):
         """Prints what has changed from one bench's results to another's."""
 
 
-def load_reporter() -> Reporter:
-    """The reporter of the package specframe-report. Raises PluginError without it."""
-    reporter: Reporter = discover().extension("report", "specframe bench", "specframe-report")()
+def load_reporter(columns: Sequence[str] = ()) -> Reporter:
+    """The reporter of the package specframe-report, its tables with these columns, or with the usual ones.
+
+    Raises PluginError without the package, InputError for a column that there is not.
+    """
+    reporter: Reporter = discover().extension("report", "specframe bench", "specframe-report")(columns)
     return reporter
 
 
@@ -69,6 +89,15 @@ class BenchReport:
         """The contestants side by side, for notebooks."""
         return render_table(*load_reporter().table(self.summary), caption=str(self.folder))
 
+    def to_pandas(self) -> DataFrame:
+        """Every figure of figures.csv: a row for each contestant, group of prompts and figure, with its interval.
+
+        Raises InputError without pandas.
+        """
+        with needs_extra("pandas", "to_pandas"):
+            import pandas as pd
+        return pd.read_csv(self.folder / "figures.csv")
+
 
 def bench(
     contestants: str | Sequence[str],
@@ -84,15 +113,15 @@ def bench(
     check: str | None = None,
     run_code: bool = False,
     assistant: str | None = None,
-    out: str | Path = "runs/bench",
+    out: str | Path | None = None,
     fresh: bool = False,
     local_code: bool = True,
 ) -> BenchReport:
     """Measures recipes side by side as `specframe bench` does; the same call resumes an interrupted bench.
 
     Args:
-        contestants: recipes by file or name, plain, hf:generate, or another contestant; where all are recipes, plain
-            decoding and `generate` join them.
+        contestants: recipes by file or name, also as `NAME=RECIPE`, plain, hf:generate, or another contestant; where
+            all are recipes, plain decoding and `generate` join them.
         overrides: `key=value` texts that replace values of every recipe.
         vary: `key=a,b,...` texts: every recipe with each of these values.
         data: prompt sets by name, file, or hub:owner/name:split:column.
@@ -104,7 +133,8 @@ def bench(
         check: the check of all answers: number, exact, similar or tests; without one, each set's own.
         run_code: let the check `tests` run code that a model wrote.
         assistant: the assistant model of hf:assisted.
-        out: the folder of results and report.
+        out: the folder of results and report; without one, `runs/bench/` and the recipes' names, with a number after
+            them where another bench is there.
         fresh: drop the unfinished bench in `out` instead of resuming it.
         local_code: allow components from `./file.py:Name`.
 
@@ -116,49 +146,67 @@ def bench(
     settings = ContestSettings(
         batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, check=check, run_code=run_code
     )
-    return run_bench(selection, settings, sets, Path(out), fresh=fresh)
+    return run_bench(selection, settings, sets, None if out is None else Path(out), fresh=fresh)
 
 
-def with_opponents(names: Sequence[str]) -> tuple[str, ...]:
-    """The contestants; where all are recipes, those that they are measured against, too."""
+def with_opponents(names: Sequence[str]) -> tuple[str | Variant, ...]:
+    """The contestants, `NAME=RECIPE` read; where all are recipes, those that they are measured against, too."""
     registry = discover()
-    return (*names, *(OPPONENTS if names and all(is_recipe(name, registry) for name in names) else ()))
+    words = tuple(named_recipe(name, registry) or name for name in names)
+    alone = bool(words) and all(isinstance(word, Variant) or is_recipe(word, registry) for word in words)
+    return (*words, *(OPPONENTS if alone else ()))
 
 
 def run_bench(
     selection: Selection,
     settings: ContestSettings,
     sets: Sequence[str],
-    out: Path,
+    out: Path | None,
     *,
+    first: Path | None = None,
     fresh: bool = False,
     cluster: RunRounds | None = None,
+    columns: Sequence[str] = (),
 ) -> BenchReport:
     """Decodes what a journal in the folder does not hold yet, and writes results and report.
 
-    All that can be checked is checked before models load. Remarks and progress go to standard error.
+    Without `out`, the folder is `first`, or one named after the recipes, or the next of its name that holds no other
+    bench. All that can be checked is checked before models load. Remarks and progress go to standard error.
     """
-    reporter = load_reporter()
+    reporter = load_reporter(columns)
     planned = plan_contestants(selection, discover())
     for name, why in planned.misfits.items():
         _report(f"{name} takes no part: {why}")
     chosen = read_sets(sets, settings.check)
+    identity = describe_bench(planned, settings, sets, chosen)
+    out = out or find_folder(first or RUNS / "bench" / _name(planned), identity)
     with writing(out):
+        journal = Journal.open(out, identity, fresh=fresh)
         planned.load(settings.batch)
         contest = Contest(planned, settings)
         contest.choose(chosen)
         if contest.skipped:
             _report(f"{counted(contest.skipped, 'prompt')} too long for the context: left out")
-        results = _run(contest, cluster, sets, out, fresh=fresh)
+        results = _run(contest, cluster, sets, out, journal)
         summary = reporter.summarise(results)
         if missing := reporter.write(results, summary, out):
             _report(missing)
     return BenchReport(summary, results, out, contest.errors)
 
 
-def _run(contest: Contest, cluster: RunRounds | None, sets: Sequence[str], out: Path, *, fresh: bool) -> dict[str, Any]:
-    """The results, written to the folder; what a journal there holds already is not decoded again."""
-    journal = Journal.open(out, describe_bench(contest, sets), fresh=fresh)
+def _name(planned: Contestants) -> str:
+    """A folder's name after the recipes."""
+    names = [entrant.name for entrant in planned.entrants if entrant.kind == "recipe"]
+    more = [f"and-{len(names) - NAMED}"] if len(names) > NAMED else []
+    return "-".join(re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in [*names[:NAMED], *more])[:100]
+
+
+def _run(
+    contest: Contest, cluster: RunRounds | None, sets: Sequence[str], out: Path, journal: Journal
+) -> dict[str, Any]:
+    """The results, written to the folder; what its journal holds already is not decoded again."""
+    if not {(entry["repeat"], tuple(entry["prompts"])) for entry in journal.rounds} <= {r.key for r in contest.rounds}:
+        raise another(out)  # the models, whose contexts decide about prompts, are others
     if journal.rounds:
         _report(f"resuming after {len(journal.rounds)} of {len(contest.rounds)} rounds")
     try:

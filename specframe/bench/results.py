@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from specframe.bench.contest.contest import Contest
-from specframe.bench.contest.contestants import Entrant
+from specframe.bench.contest.contestants import Contestants, Entrant
+from specframe.bench.contest.datasets import PromptSet
+from specframe.bench.contest.settings import ContestSettings
 from specframe.bench.journal import Journal
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.provenance import describe_run
@@ -19,14 +21,16 @@ from specframe.recipes.folders import recipes_folder
 SCHEMA = 1
 
 
-def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
-    """The identity of a bench, as plain data: a bench resumes where all of it is equal."""
-    provenance = _provenance(contest)
+def describe_bench(
+    contestants: Contestants, settings: ContestSettings, sets: Sequence[str], chosen: Sequence[PromptSet]
+) -> dict[str, Any]:
+    """The identity of a bench before models load, as plain data: a bench resumes where all of it is equal."""
+    provenance = _provenance(contestants)
     hardware = {name: value for name, value in provenance["hardware"].items() if name != "load"}
     return {
-        "settings": _settings(contest, sets),
-        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.contestants.entrants],
-        "prompts": [vars(question) for question in contest.questions],
+        "settings": _settings(contestants, settings, sets, contestants.chat),
+        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contestants.entrants],
+        "prompts": [vars(question) for each in chosen for question in each.questions],
         "versions": provenance["versions"],
         "hardware": hardware,
     }
@@ -54,8 +58,8 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
     seconds = sum(line["seconds"] for line in runs)
     results = {
         "schema": SCHEMA,
-        "settings": _settings(contest, sets),
-        "provenance": _provenance(contest),
+        "settings": _settings(contest.contestants, contest.settings, sets, bool(contest.runner.chat)),
+        "provenance": _provenance(contest.contestants),
         "contestants": [
             _contestant(entrant) | {"weights": weights.get(entrant.name), "error": contest.errors.get(entrant.name)}
             for entrant in contest.contestants.entrants
@@ -78,8 +82,10 @@ PENALTIES = (
 PLAIN = SamplingSettings()
 
 
-def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
-    settings, sampling = contest.settings, contest.contestants.sampling
+def _settings(
+    contestants: Contestants, settings: ContestSettings, sets: Sequence[str], chat: bool | None
+) -> dict[str, Any]:
+    sampling = contestants.sampling
     return {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -88,7 +94,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         **{name: getattr(sampling, name) for name in PENALTIES if getattr(sampling, name) != getattr(PLAIN, name)},
         "max_new_tokens": sampling.max_new_tokens,
         "ignore_eos": sampling.ignore_eos,
-        "chat": bool(contest.runner.chat),
+        "chat": chat,
         "batch": settings.batch,
         "repeats": settings.repeats,
         "seed": settings.seed,
@@ -125,9 +131,9 @@ def _recipe_name(path: Path) -> str:
     return str(path) if home is None or not path.is_relative_to(home) else f"recipes/{path.relative_to(home)}"
 
 
-def _provenance(contest: Contest) -> dict[str, Any]:
+def _provenance(contestants: Contestants) -> dict[str, Any]:
     """Describes how the numbers were made; the packages of all recipes' components are among the versions."""
-    plans = [entrant.plan for entrant in contest.contestants.entrants]
+    plans = [entrant.plan for entrant in contestants.entrants]
     parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
     described = describe_run(Plan(plans[0].recipe, parts), {})
     return {name: value for name, value in described.items() if name not in ("recipe", "origins", "figures")}

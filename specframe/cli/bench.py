@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,18 +19,15 @@ from specframe.files.text import printable
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 
-if TYPE_CHECKING:
-    from specframe.bench.recipes import BenchReport
-
 
 @click.command()
 @click.argument(
     "contestants",
     nargs=-1,
     metavar="CONTESTANT...",
-    help="a recipe, by file or name; a model; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup, hf:assisted; "
-    "a plugin's; KEY=VALUE, which replaces a value in every recipe; or a suite, a file of contestants and "
-    "options; those given here replace its own",
+    help="a recipe, by file or name, or NAME=RECIPE; a model; plain, hf:generate, hf:generate-compiled, "
+    "hf:prompt-lookup, hf:assisted; a plugin's; KEY=VALUE, which replaces a value in every recipe; or a suite, a file "
+    "of contestants and options; those given here replace its own",
     shell_complete=complete_recipe,
 )
 @click.option(
@@ -82,7 +80,20 @@ if TYPE_CHECKING:
 @click.option(
     "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: a folder, a Hub name or zoo://NAME"
 )
-@click.option("--out", type=PATH, metavar="DIR", help="where results and report go (default: runs/bench, runs/SUITE)")
+@click.option(
+    "--columns",
+    default="",
+    metavar="A,B,..",
+    help="the columns of table.md and table.tex: output, quality, tau, rate, speedup, speedup-hf, overhead, memory, "
+    "alpha, efficiency, cycles",
+)
+@click.option(
+    "--out",
+    type=PATH,
+    metavar="DIR",
+    help="where results and report go (default: runs/bench/RECIPES, runs/SUITE; the next such name where another "
+    "bench is there)",
+)
 @click.option("--fresh", is_flag=True, help="drop the unfinished bench in DIR instead of resuming it")
 @click.option(
     "--compare",
@@ -91,6 +102,7 @@ if TYPE_CHECKING:
     metavar="RESULTS RESULTS",
     help="compare two results.json files; decode nothing",
 )
+@click.option("--report", type=PATH, metavar="DIR", help="write the report in DIR anew; decode nothing")
 @json_option("print the summary as one JSON object on the last line")
 @no_local_code_option
 @allow_env_option
@@ -111,9 +123,11 @@ def bench(
     batch: int,
     seed: int,
     assistant: str | None,
+    columns: str,
     out: Path | None,
     fresh: bool,
     compare: tuple[Path, Path] | None,
+    report: Path | None,
     as_json: bool,
     no_local_code: bool,
     allow_env: bool,
@@ -125,12 +139,20 @@ def bench(
     """
     if compare:
         return _compare(*compare)
+    names = columns.split(",") if columns else []
+    if report:
+        return _write_again(report, names, as_json=as_json)
+    from specframe.bench.contest.contestants import named_recipe
     from specframe.bench.contest.ray import Ray
-    from specframe.bench.recipes import run_bench, with_opponents
+    from specframe.bench.recipes import RUNS, run_bench, with_opponents
     from specframe.bench.suite import SuiteBench, find_suite, read_suite, require_sound
     from specframe.kernel.errors import InputError
+    from specframe.recipes.discovery import discover
 
-    words, overrides = split_overrides(contestants)
+    registry = discover()
+    words = [word for word in contestants if named_recipe(word, registry)]
+    overrides = [word for word in split_overrides(contestants)[1] if word not in words]
+    words = [word for word in contestants if word not in overrides]
     given = _given(
         {
             "vary": vary,
@@ -165,16 +187,26 @@ def bench(
     }
     if suites:
         require_sound(benches, selections)
-    folder = out or Path("runs") / (suites[0].stem if suites else "bench")
     failed = False
     for name, each in benches.items():
         settings = each.settings()
         cluster = Ray(selections[name], settings, address).run if engine == "ray" else None
-        report = run_bench(selections[name], settings, each.data, folder / name, fresh=fresh, cluster=cluster)
-        _print(report, as_json=as_json)
-        for contestant, error in report.errors.items():
+        done = run_bench(
+            selections[name],
+            settings,
+            each.data,
+            out and out / name,
+            first=RUNS / suites[0].stem / name if suites else None,
+            fresh=fresh,
+            cluster=cluster,
+            columns=names,
+        )
+        if turns := done.results["skipped"]["turns"]:
+            print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)
+        _print(done.summary, done.folder, as_json=as_json)
+        for contestant, error in done.errors.items():
             print(printable(f"{contestant} failed: {error}"), file=sys.stderr)
-        failed |= bool(report.errors) or any(map(breaks_promise, report.summary["contestants"]))
+        failed |= bool(done.errors) or any(map(breaks_promise, done.summary["contestants"]))
     if not failed and not suites:
         report_next("bench", split_overrides(contestants)[0])
     return 1 if failed else 0
@@ -193,28 +225,47 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if context.get_parameter_source(name) is COMMANDLINE}
 
 
-def _print(report: BenchReport, *, as_json: bool) -> None:
+def _print(summary: Mapping[str, Any], folder: Path, *, as_json: bool) -> None:
     from specframe.bench.recipes import load_reporter
 
-    if turns := report.results["skipped"]["turns"]:
-        print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)
     if as_json:
-        print(json.dumps(report.summary))
+        print(json.dumps(summary))
     else:
-        load_reporter().show(report.summary)
-        print(printable(f"\nwritten to {report.folder}"))
+        load_reporter().show(summary)
+        print(printable(f"\nwritten to {folder}"))
+
+
+def _write_again(folder: Path, columns: Sequence[str], *, as_json: bool) -> int:
+    from specframe.bench.recipes import load_reporter
+
+    reporter = load_reporter(columns)
+    with _as_written(folder):
+        results = _read(folder / "results.json")
+        summary = reporter.summarise(results)
+        if missing := reporter.write(results, summary, folder):
+            print(printable(missing), file=sys.stderr)
+        _print(summary, folder, as_json=as_json)
+    return 0
 
 
 def _compare(first: Path, second: Path) -> int:
     from specframe.bench.recipes import load_reporter
+
+    with _as_written(f"{first} or {second}"):
+        load_reporter().show_comparison(_read(first), _read(second))
+    return 0
+
+
+@contextmanager
+def _as_written(place: object) -> Iterator[None]:
+    """Raises InputError where results are not as a bench wrote them."""
     from specframe.kernel.errors import InputError
 
     try:
-        load_reporter().show_comparison(_read(first), _read(second))
+        yield
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
-        raise InputError(f"{first} or {second} is not as a bench wrote it ({problem}); run the bench again") from error
-    return 0
+        raise InputError(f"{place} is not as a bench wrote it ({problem}); run the bench again") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import specframe
 from specframe.bench.contest.runner import Runner
 from specframe.bench.recipes import OPPONENTS
 from specframe.cli.main import main
@@ -24,13 +25,13 @@ def read(path):
 def test_bench_writes_results_and_shows_a_table(here, capsys):
     assert main(["bench", "falcon.yaml", "hf:generate", *QUICK, "lookup.yaml", "sampling.temperature=0.0"]) == 0
     out = capsys.readouterr().out
-    for name in ("falcon", "lookup", "hf:generate", "written to runs/bench"):
+    for name in ("falcon", "lookup", "hf:generate", "written to runs/bench/falcon-lookup"):
         assert name in out
-    results = read(here / "runs" / "bench" / "results.json")
+    results = read(here / "runs" / "bench" / "falcon-lookup" / "results.json")
     assert [entry["name"] for entry in results["contestants"]] == ["falcon", "hf:generate", "lookup"]
     assert results["settings"]["max_new_tokens"] == 6 and results["settings"]["limit"] == 2
     assert {run["tokens"] for run in results["runs"]} <= set(range(1, 7))
-    assert (here / "runs" / "bench" / "report.md").exists()
+    assert (here / "runs" / "bench" / "falcon-lookup" / "report.md").exists()
 
 
 def test_recipes_alone_meet_the_baselines(here, capsys):
@@ -46,7 +47,7 @@ def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
     monkeypatch.setattr("specframe.bench.contest.contest.sleep", slept.append)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--limit", "3", "--repeats", "3", "--pause", "90"]) == 0
     assert slept == [90, 90]
-    began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
+    began = [run["began"] for run in read(here / "runs" / "bench" / "lookup" / "results.json")["runs"]]
     assert began[0] > 1.7e9 and began == sorted(began)
     assert "its load varied within" in " ".join(capsys.readouterr().out.split())
 
@@ -77,7 +78,9 @@ def test_an_interrupted_bench_prints_how_to_go_on(here, capsys, monkeypatch):
     assert main(command) == 0
     assert "resuming after 1 of 4 rounds" in capsys.readouterr().err
     assert len(read(here / "out" / "results.json")["runs"]) == 8
-    assert main([*command, "--seed", "3"]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("specframe.bench.contest.contestants.Contestants.load", None)  # it is refused before
+        assert main([*command, "--seed", "3"]) == 2
     assert "--fresh" in capsys.readouterr().err
     assert main([*command, "--seed", "3", "--fresh"]) == 0
 
@@ -91,6 +94,50 @@ def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monk
     assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err
     entry = read(here / "out" / "results.json")["contestants"][1]
     assert entry["kind"] == "contenders/faller" and "NaN" in entry["error"]
+
+
+def test_another_bench_has_a_folder_of_its_own(here, capsys):
+    command = ["bench", "lookup.yaml", "plain", *QUICK]
+    for extra, folder in ([], "lookup"), (["--seed", "3"], "lookup-2"), (["--seed", "4"], "lookup-3"):
+        assert main([*command, *extra]) == 0
+        assert capsys.readouterr().out.endswith(f"written to runs/bench/{folder}\n")
+    assert main([*command, "--seed", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("written to runs/bench/lookup-2\n") and "resuming after 4 of 4 rounds" in err
+
+
+def test_recipes_take_part_under_names(here, capsys):
+    assert main(["bench", "mine=lookup.yaml", "v1.2=falcon.yaml", "sampling.temperature=0.0", *QUICK, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out.splitlines()[-1])["contestants"]
+    assert [entry["name"] for entry in entries] == ["mine", "v1.2", *OPPONENTS]
+    assert (here / "runs" / "bench" / "mine-v1.2" / "table.tex").exists()
+
+
+def test_tables_have_the_columns_that_were_asked_for(here, capsys, monkeypatch):
+    out = here / "out"
+    assert main(["bench", "lookup.yaml", "plain", *QUICK, "--out", "out", "--columns", "tau,alpha"]) == 0
+    assert [cell.strip() for cell in (out / "table.md").read_text().splitlines()[0].split("|")[1:-1]] == [
+        *("contestant", "tau", "alpha by depth")
+    ]
+    monkeypatch.setattr("specframe.bench.contest.contestants.Contestants.load", None)  # nothing is decoded
+    assert main(["bench", "--report", "out", "--columns", "speedup"]) == 0
+    assert "vs plain" in (out / "table.tex").read_text() and "tau" not in (out / "table.tex").read_text()
+    assert main(["bench", "lookup.yaml", *QUICK, "--columns", "tau,speed"]) == 2
+    assert "there is no column 'speed' (columns: output, quality, tau, rate" in capsys.readouterr().err
+    (out / "results.json").write_text("{}")
+    assert main(["bench", "--report", "out"]) == 2 and "schema" in capsys.readouterr().err
+
+
+def test_figures_are_a_table_of_pandas(here):
+    pandas = pytest.importorskip("pandas")
+    report = specframe.bench(
+        "lookup.yaml", data="talks.jsonl", limit=2, repeats=2, overrides=["sampling.max_new_tokens=6"]
+    )
+    table = report.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table.columns) == ["contestant", "prompts", "figure", "value", "low", "high"]
+    tau = table[(table.contestant == "lookup") & (table.prompts == "all") & (table.figure == "tau")]
+    assert tau.value.item() == pytest.approx(report.summary["contestants"][0]["overall"]["tau"]["value"])
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,12 @@ def plan(*words, overrides=(), assistant=None, variations=()):
 def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out", listener=lambda _: None, **settings):
     """The results and the contest of a bench with these contestants."""
     planned = plan(*words, overrides=overrides, assistant=assistant, variations=variations)
-    planned.load(settings.get("batch", 1))
-    contest = Contest(planned, ContestSettings(**{"repeats": 1} | settings))
-    contest.choose(read_sets(["talks.jsonl"]))
+    chosen, amount = read_sets(["talks.jsonl"]), ContestSettings(**{"repeats": 1} | settings)
     (folder / out).mkdir(exist_ok=True)
-    journal = Journal.open(folder / out, describe_bench(contest, ["talks.jsonl"]))
+    journal = Journal.open(folder / out, describe_bench(planned, amount, ["talks.jsonl"], chosen))
+    planned.load(amount.batch)
+    contest = Contest(planned, amount)
+    contest.choose(chosen)
     contest.run(journal, InProcess(contest.runner).run, listener)
     return collect(contest, journal, ["talks.jsonl"]), contest
 

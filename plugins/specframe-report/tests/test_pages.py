@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import re
 from importlib import resources
 
 import pytest
@@ -10,12 +11,12 @@ import pytest
 from specframe.files.prompts import read_records
 from specframe_report.format import format_figure
 from specframe_report.page import write_report
+from specframe_report.plots import can_export
 from specframe_report.summary import summarise
 from tests.bench.synthetic import World, contestant
 
 PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
-
-
+KINDS = ("png", "svg", "tex") if can_export() else ("png", "svg")
 TEXTS = ["report.md", "table.md", "table.tex", "figures.csv"]
 
 
@@ -33,7 +34,7 @@ def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
     files = write_report(bench, summarise(bench), tmp_path / "new")
     assert {path.name for path in files} == {
         *TEXTS,
-        *(f"{name}.{kind}" for name in PLOTS for kind in ("png", "svg")),
+        *(f"{name}.{kind}" for name in PLOTS for kind in KINDS),
     }
     for path in files:
         assert path.stat().st_size > (400 if path.name.startswith("table") else 1000)
@@ -68,7 +69,20 @@ def test_the_tables_hold_the_report_s_figures(bench, tmp_path):
     markdown, latex = ((tmp_path / name).read_text() for name in ("table.md", "table.tex"))
     shown = format_figure(falcon["overall"]["speedup"], unit="x")
     assert shown in markdown and shown in latex
+    assert f"{shown}*" in markdown and "| 1.00x [1.00, 1.00] |" in markdown and "clear of 1." in markdown
     assert latex.startswith("\\begin{tabular}") and "\\bottomrule" in latex and "eagle" not in latex
+
+
+def test_plots_are_pgfplots_too(bench, tmp_path):
+    pytest.importorskip("matplot2tikz")
+    odd = json.loads(json.dumps(bench).replace('"falcon"', '"50 % of_all"'))
+    write_report(odd, summarise(odd), tmp_path)
+    for name in PLOTS:
+        text = (tmp_path / f"{name}.tex").read_text(encoding="utf-8")
+        assert "\\begin{axis}" in text or "\\begin{groupplot}" in text
+        entries = re.findall(r"\\addlegendentry\{(.*)\}", text)
+        assert len(entries) == len(set(entries)) > 0
+        assert name == "phases" or "50 - of-all" in entries
 
 
 def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
@@ -78,7 +92,7 @@ def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
         "provenance": {},
     }
     first, second = (write_report(alone, summarise(alone), tmp_path / name) for name in ("a", "b"))
-    assert {path.name for path in first} == {*TEXTS, "phases.png", "phases.svg"}
+    assert {path.name for path in first} == {*TEXTS, *(f"phases.{kind}" for kind in KINDS)}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 

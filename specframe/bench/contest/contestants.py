@@ -15,7 +15,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.interfaces import Target, text_of
-from specframe.recipes.build import Part, Plan, plan
+from specframe.recipes.build import SECTIONS, Part, Plan, plan
 from specframe.recipes.folders import shipped_recipes
 from specframe.recipes.options import read_options
 from specframe.recipes.recipe import Recipe
@@ -214,6 +214,14 @@ def is_recipe(word: str, registry: Registry) -> bool:
     return word in dict(shipped_recipes()) and all(word != entry.name for entry in registry.of("contestant"))
 
 
+def named_recipe(word: str, registry: Registry) -> Variant | None:
+    """The recipe that `NAME=RECIPE` lets take part under a name; None for another word, such as a replaced value."""
+    name, _, recipe = word.partition("=")
+    if not recipe or name.partition(".")[0] in SECTIONS or Path(word).is_file() or not is_recipe(recipe, registry):
+        return None
+    return Variant(recipe, name=name)
+
+
 def _kind(word: str) -> str:
     """The word that is usual for a contestant, whichever of its names was given."""
     bare = word.removeprefix("specframe/")
@@ -266,7 +274,7 @@ def _require_names(names: Sequence[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(
-            f"two contestants are called {twice[0]}; rename one recipe file, or give one a label in a suite"
+            f"two contestants are called {twice[0]}; rename one recipe file, or give one a name: NAME=RECIPE"
         )
 
 

@@ -27,7 +27,7 @@ from specframe_report.format import (
 )
 from specframe_report.grid import dig
 from specframe_report.summary import PLAIN
-from specframe_report.tables import side_by_side, write_tables
+from specframe_report.tables import MARKED, side_by_side, write_tables
 
 HOW_TO_READ = """\
 tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
@@ -38,10 +38,13 @@ on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
 NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
 
 
-def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_report(
+    results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path, columns: Sequence[str] = ()
+) -> list[Path]:
     """Writes report.md, tables and, where matplotlib is installed, the plots; returns the files written.
 
-    The tables: the contestants side by side in Markdown and LaTeX, and every figure with its interval as a CSV line.
+    The tables: the contestants side by side in Markdown and LaTeX, in the given columns or in the usual ones, and every
+    figure with its interval as a CSV line.
 
     Raises SpecframeError when the folder cannot be written.
     """
@@ -52,7 +55,7 @@ def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder:
         page = folder / "report.md"
         pictures = [path.name for path in plots if path.suffix == ".png"]
         page.write_text("\n".join(_page(results, summary, pictures)) + "\n", encoding="utf-8")
-        tables = write_tables(summary, folder)
+        tables = write_tables(summary, folder, columns)
     except OSError as error:
         raise SpecframeError(f"the report cannot be written to {folder}: {error.strerror or error}") from error
     return [page, *tables, *plots]
@@ -95,6 +98,7 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
 def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Overall\n"
     yield _table(*side_by_side(entries, _name))
+    yield f"{format_literal(MARKED)}\n"
 
 
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:

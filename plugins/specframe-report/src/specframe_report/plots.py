@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from specframe_report.format import is_suspect
@@ -32,6 +35,8 @@ STYLE: Any = {
 WIDTH = 6.3
 """Inches: the text width of a paper in one column."""
 ALL = "all"
+UNSAFE = re.compile(r"[^\w .,:;=+*()/-]|_")
+"""Characters of names that LaTeX would read as something else."""
 LONGEST_NAME, LONGEST_TASK = 72, 30
 """Characters of names in plots: longer ones leave no room for the data."""
 
@@ -39,7 +44,7 @@ Entry = Mapping[str, Any]
 
 
 def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws every plot there is data for, as PNG and SVG; returns the files written."""
+    """Draws every plot there is data for, as PNG, SVG and, with matplot2tikz, pgfplots; returns the files written."""
     entries = [entry | {"look": _look(entry, number)} for number, entry in enumerate(_contestants(summary))]
     drafting = [entry for entry in entries if entry["overall"].get("alpha")]
     faster = [entry for entry in entries if entry["kind"] != PLAIN and entry["overall"].get("speedup")]
@@ -240,4 +245,29 @@ def _save(figure: Figure, path: Path) -> list[Path]:
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     figure.savefig(files[0], dpi=200)
     figure.savefig(files[1], metadata={"Date": None})
+    if can_export():
+        files.append(path.with_suffix(".tex"))
+        files[-1].write_text(_export(figure), encoding="utf-8")
     return files
+
+
+def _export(figure: Figure) -> str:
+    """The figure for pgfplots, which has legends of axes alone: the first axes' names all lines."""
+    from matplot2tikz import get_tikz_code
+
+    figure.legends.clear()
+    for bars in figure.axes[0].containers:
+        if isinstance(bars, ErrorbarContainer):
+            bars.lines[0].set_label(str(bars.get_label()))
+    for number, axes in enumerate(figure.axes):
+        for line in axes.lines:
+            if not (label := str(line.get_label())).startswith("_"):
+                line.set_label("_nolegend_" if number else UNSAFE.sub("-", label))
+    figure.axes[0].legend()
+    code: str = get_tikz_code(figure)
+    return code
+
+
+def can_export() -> bool:
+    """Returns whether matplot2tikz is installed."""
+    return importlib.util.find_spec("matplot2tikz") is not None

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from tabulate import tabulate
 
+from specframe import InputError
 from specframe.plugin import open_console, printable_data
 from specframe_report.format import (
     NONE,
@@ -40,54 +41,89 @@ FORMATS: dict[str, tuple[str, Callable[[str], str]]] = {
 """Files of the contestants side by side: the format of the package tabulate, which escapes LaTeX, and names in it."""
 FIGURES = "figures.csv"
 """The file of all figures."""
-COLUMNS = ("contestant", "prompts", "figure", "value", "low", "high")
+FIELDS = ("contestant", "prompts", "figure", "value", "low", "high")
 
 
-def write_tables(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+Column = Callable[[Mapping[str, Any]], str]
+"""The cell of a contestant."""
+
+
+def write_tables(summary: Mapping[str, Any], folder: Path, columns: Sequence[str] = ()) -> list[Path]:
     """Writes the tables into the folder, and returns their files. Raises OSError where that fails."""
     files = []
     for name, (form, literal) in FORMATS.items():
         files.append(folder / name)
-        head, rows = overall_table(summary, literal)
+        head, rows = overall_table(summary, literal, columns)
         text = tabulate(rows, head, tablefmt=form, disable_numparse=True)
-        files[-1].write_text(text + "\n", encoding="utf-8")
+        files[-1].write_text(f"{text}\n\n{literal(MARKED)}\n", encoding="utf-8")
     files.append(folder / FIGURES)
     with files[-1].open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
+        writer.writerow(FIELDS)
         writer.writerows(_lines(summary))
     return files
 
 
-def overall_table(summary: Mapping[str, Any], literal: Callable[[str], str] = str) -> tuple[list[str], list[list[str]]]:
+def overall_table(
+    summary: Mapping[str, Any], literal: Callable[[str], str] = str, columns: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
     """The contestants side by side, names made `literal`: the columns' names, and a row of texts each."""
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return side_by_side(there, lambda entry: literal(str(entry["name"])))
+    return side_by_side(there, lambda entry: literal(str(entry["name"])), columns)
 
 
 def side_by_side(
-    entries: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]
+    entries: Sequence[Mapping[str, Any]], name: Column, columns: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """The columns' names, and a row of texts for each contestant, called by `name`."""
-    speedups = ["speedup vs plain", "speedup vs HF generate"]
-    qualities = [format_quality(entry) for entry in entries]
-    quality = ["quality (change)"] if set(qualities) - {NONE} else []
-    head = ["contestant", "output", *quality, "tau", "tokens/s", *speedups, "overhead", "peak memory"]
-    rows = []
-    for entry, answers in zip(entries, qualities, strict=True):
-        figures = entry["overall"]
-        rows.append([
-            name(entry),
-            format_output(entry),
-            *([answers] if quality else []),
-            format_figure(figures.get("tau")),
-            format_figure(figures["tokens_per_second"], 1),
-            format_figure(figures.get("speedup"), unit="x"),
-            format_figure(figures.get("speedup_hf"), unit="x"),
-            format_share(figures.get("overhead")),
-            format_memory(figures["peak_memory_bytes"]),
-        ])  # fmt: skip
-    return head, rows
+    """The columns' names, and a row of texts for each contestant, called by `name`.
+
+    Without `columns`, these are the usual ones, and quality where an answer was checked.
+    """
+    rated = any(format_quality(entry) != NONE for entry in entries)
+    chosen = columns or [column for column in USUAL if column != "quality" or rated]
+    shown = [COLUMNS[column] for column in chosen]
+    return ["contestant", *(head for head, _ in shown)], [[name(e), *(cell(e) for _, cell in shown)] for e in entries]
+
+
+def require_columns(names: Sequence[str]) -> None:
+    """Raises InputError for a column that tables do not have."""
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise InputError(f"there is no column {unknown[0]!r} (columns: {', '.join(COLUMNS)})")
+
+
+def _column(name: str, form: Callable[[Any], str]) -> Column:
+    return lambda entry: form(entry["overall"].get(name))
+
+
+def _marked(name: str) -> Column:
+    """A speedup, with a mark where its interval is clear of 1."""
+
+    def cell(entry: Mapping[str, Any]) -> str:
+        figure = entry["overall"].get(name)
+        text = format_figure(figure, unit="x")
+        low, high = (figure["low"], figure["high"]) if figure else (None, None)
+        return text if low is None or high is None or low <= 1 <= high else text + MARK
+
+    return cell
+
+
+MARK = "*"
+MARKED = f"{MARK}: the 95-percent interval is clear of 1."
+COLUMNS: dict[str, tuple[str, Column]] = {
+    "output": ("output", format_output),
+    "quality": ("quality (change)", format_quality),
+    "tau": ("tau", _column("tau", format_figure)),
+    "rate": ("tokens/s", _column("tokens_per_second", lambda figure: format_figure(figure, 1))),
+    "speedup": ("speedup vs plain", _marked("speedup")),
+    "speedup-hf": ("speedup vs HF generate", _marked("speedup_hf")),
+    "overhead": ("overhead", _column("overhead", format_share)),
+    "memory": ("peak memory", _column("peak_memory_bytes", format_memory)),
+    "alpha": ("alpha by depth", _column("alpha", format_alpha)),
+    "efficiency": ("draft efficiency", _column("draft_efficiency", format_share)),
+    "cycles": ("cycles", _column("cycles", lambda count: NONE if count is None else str(count))),
+}
+"""The columns by the words of `specframe bench --columns`: their heads and cells."""
+USUAL = ("output", "quality", "tau", "rate", "speedup", "speedup-hf", "overhead", "memory")
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

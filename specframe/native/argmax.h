@@ -54,7 +54,7 @@ struct Best {
 // |w| and |c|, and the largest scale: [4, tiles * TILE].
 extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms) {
   const int64_t tiles = tile_count(*exact), blocks = exact->inputs / BLOCK, outputs = tiles * TILE;
-  ThreadGroup group(omp_get_max_threads());
+  ThreadGroup group(wanted_threads());
   ThreadPool::run(group, [&](Worker& worker) {
     worker.share(tiles, [&](int64_t tile) {
       double *lost = norms + tile * TILE, *size = lost + outputs, *kept = size + outputs, *scales = kept + outputs;
@@ -64,9 +64,9 @@ extern "C" void specframe_copy(const Weight* exact, uint8_t* copy, double* norms
         for (int64_t i = 0; i < TILE; ++i) {
           float values[BLOCK], most = 0;
           for (int64_t k = 0; k < BLOCK; ++k) most = std::max(most, std::abs(values[k] = weight_at(from, exact->bits, i, k)));
-          const _Float16 narrowed = static_cast<_Float16>(most / 127);
-          const float scale = static_cast<float>(narrowed), inverse = scale > 0 ? 1 / scale : 0;
+          const Scale narrowed = static_cast<Scale>(most / 127);
           std::memcpy(to + TILE * BLOCK + 2 * i, &narrowed, 2);
+          const float scale = scale_at(to + TILE * BLOCK + 2 * i), inverse = scale > 0 ? 1 / scale : 0;
           double off = 0, whole = 0, rounded = 0;
           for (int64_t k = 0; k < BLOCK; ++k) {
             const float code = std::max(-127.f, std::min(127.f, std::nearbyintf(values[k] * inverse)));
@@ -92,7 +92,7 @@ extern "C" int specframe_argmax(const BoundedWeight* head, const float* x, int64
   const Weight &exact = head->exact, &copy = head->copy;
   const int64_t inputs = exact.inputs, tiles = tile_count(exact), blocks = inputs / BLOCK, pieces = (tiles + PIECE - 1) / PIECE;
   const float *lost = head->lost, *kept = head->kept;
-  const int threads = omp_get_max_threads();
+  const int threads = wanted_threads();
   Codes coarse(rows, inputs, 8), fine(rows, inputs, exact.bits);
   const std::unique_ptr<float[]> sizes(new float[2 * rows]);       // |x| and |x - y|
   const std::unique_ptr<float[]> highest(new float[rows * tiles]);  // that an output of a tile may have

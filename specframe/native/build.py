@@ -1,6 +1,6 @@
-"""The native library: built once by the machine's C++ compiler, for its processor, and kept in the user's cache.
+"""The native library: one that came with specframe, or else compiled once on this machine and kept in the cache.
 
-Loading a library runs what it holds, so only this user, or the administrator, may have written it.
+Loading a library runs what it holds, so only this user, or the administrator, may have written what the cache has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from specframe.kernel.errors import InputError
 from specframe.native.abi import HEADER, check_layout, digest_of, functions, layout_source
@@ -23,26 +24,108 @@ from specframe.recipes.folders import cache_folder
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
-FLAGS = (
-    *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+COMMON = (
+    *("-std=c++17", "-O3", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
     # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
+FLAGS = ("-march=native", *COMMON)
+SWITCH = "SPECFRAME_NATIVE"
+"""The environment variable: `compile` compiles the library on the spot, though one came with specframe."""
 
 SECONDS = 300
 """Time that a compiler may take."""
+FOLDER = Path(__file__).with_name("prebuilt")
+"""Folder of the libraries that a wheel carries. A checkout has none."""
+
+
+class Group(NamedTuple):
+    """Processors that have the same sets of instructions, and a library in common."""
+
+    name: str
+    options: tuple[str, ...]
+    """Options of the compiler, g++ or clang++."""
+    features: frozenset[str]
+    """Features of a processor that the library needs, as /proc/cpuinfo names them."""
+
+    def library(self, folder: Path) -> Path:
+        """The file of the library in such a folder."""
+        return folder / f"specframe-{self.name}.so"
+
+
+def _x86_groups() -> tuple[Group, ...]:
+    """The groups of x86-64, those with more instructions first."""
+    avx2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"})
+    vnni = avx2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
+    bf16 = vnni | {"avx512_bf16"}
+    with_vnni = ("-march=x86-64-v4", "-mavx512vnni")
+    with_bf16 = (*with_vnni, "-mavx512bf16")
+    return (
+        Group("x86-64-amx", (*with_bf16, "-mamx-tile", "-mamx-bf16"), bf16 | {"amx_tile", "amx_bf16"}),
+        Group("x86-64-bf16", with_bf16, bf16),
+        Group("x86-64-vnni", with_vnni, vnni),
+        Group("x86-64-avx2", ("-march=x86-64-v3",), avx2),
+    )
+
+
+GROUPS = {"x86_64": _x86_groups()}
+"""By machine, as `platform.machine` names it."""
+
+
+def fitting(machine: str, features: frozenset[str], folder: Path) -> Path | None:
+    """The library in the folder that uses most of a processor's features; None where none fits, or all are missing."""
+    libraries = (group.library(folder) for group in GROUPS.get(machine, ()) if group.features <= features)
+    return next((library for library in libraries if library.is_file()), None)
+
+
+def cpu_features() -> str:
+    """The line of /proc/cpuinfo that lists the processor's features; empty where there is none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 @cache
-def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """The native library, compiled first unless the cache has it whole for this processor, compiler and source.
+def load_native(flags: tuple[str, ...] | None = None) -> ctypes.CDLL:
+    """The native library: that which came with specframe, if it fits this processor, or else one compiled with `FLAGS`.
 
-    Their functions raise MemoryError where there is no room for what they compute with. Raises InputError where there
-    is no compiler, where it refuses, or where another user can write to the cache.
+    With `flags`, and where SPECFRAME_NATIVE is `compile`, it is compiled on the spot, unless the cache has it whole for
+    this processor, compiler and source. Its functions raise MemoryError where there is no room for what they compute
+    with. Raises InputError where no library fits and there is no compiler, where it refuses, or where another user can
+    write to the cache.
     """
-    compiler = _compiler()
     digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
+    loaded = _shipped(digest) if flags is None else None
+    if loaded is None:
+        loaded = _compiled(flags or FLAGS, digest)
+    for name, has_status, arguments in functions():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, _succeed if has_status else None
+    return loaded
+
+
+def _shipped(digest: str) -> ctypes.CDLL | None:
+    """The library that came with specframe, if it fits processor and sources, unless SPECFRAME_NATIVE is `compile`."""
+    if wanted := os.environ.get(SWITCH):
+        if wanted != "compile":
+            raise InputError(f"{SWITCH} is compile or nothing, not {wanted!r}")
+        return None
+    library = fitting(platform.machine(), frozenset(cpu_features().split()), FOLDER)
+    loaded = _open(library) if library else None
+    try:
+        if loaded is not None:
+            check_layout(loaded, library, digest)
+    except InputError:  # the sources were changed since
+        return None
+    return loaded
+
+
+def _compiled(flags: tuple[str, ...], digest: str) -> ctypes.CDLL:
+    """The library in the cache, compiled first unless it is there."""
+    compiler = _compiler()
     named = (digest, *compiler, _version(compiler), *flags, processor())
     key = sha256("\0".join(named).encode()).hexdigest()[:16]
     library = cache_folder() / "native" / f"specframe-{key}.so"
@@ -54,10 +137,20 @@ def load_native(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     if loaded is None:
         raise InputError(f"the native library in {library.parent} cannot be loaded, though it was just compiled")
     check_layout(loaded, library, digest)
-    for name, has_status, arguments in functions():
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, _succeed if has_status else None
     return loaded
+
+
+def compile_shipped(folder: Path) -> list[Path]:
+    """Compiles the libraries that a wheel carries for machines like this one, without symbols that only debuggers read.
+
+    Raises InputError where there is no compiler, or where it refuses.
+    """
+    digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
+    made = []
+    for group in GROUPS.get(platform.machine(), ()):
+        made.append(group.library(folder))
+        _compile(_compiler(), (*group.options, *COMMON, "-s"), made[-1], digest)
+    return made
 
 
 def _succeed(status: int) -> None:
@@ -85,7 +178,7 @@ def _compiler() -> tuple[str, ...]:
             raise InputError(f"CXX names {named[0]}, which is no program on this machine")
         return (found, *named[1:])
     if (found := shutil.which("g++") or shutil.which("clang++")) is None:
-        raise InputError("there is no C++ compiler (g++)")
+        raise InputError("there is no C++ compiler (g++), and no library for this processor came with specframe")
     return (found,)
 
 
@@ -130,12 +223,7 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path, d
 
 def processor() -> str:
     """The identity of a processor, as far as -march=native compiles differently for it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {platform.processor()} {flags}"
+    return f"{platform.machine()} {platform.processor()} {cpu_features()}"
 
 
 def make_folder(folder: Path) -> None:

@@ -128,12 +128,6 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
 
 #else
 
-inline float half(const uint8_t* at) {
-  _Float16 value;
-  std::memcpy(&value, at, 2);
-  return static_cast<float>(value);
-}
-
 template <int BITS, int R>
 inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
                           float (*out)[TILE]) {
@@ -143,8 +137,8 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
     const uint8_t* after = data + TILE * BLOCK * BITS / 8;
     float scale[TILE], low[TILE];
     for (int i = 0; i < TILE; ++i) {
-      scale[i] = half(after + 2 * i);
-      low[i] = BITS == 4 ? half(after + 2 * TILE + 2 * i) : -128.f * scale[i];
+      scale[i] = scale_at(after + 2 * i);
+      low[i] = BITS == 4 ? scale_at(after + 2 * TILE + 2 * i) : -128.f * scale[i];
     }
     for (int r = 0; r < R; ++r) {
       const int8_t* values = x.code.get() + (row + r) * x.inputs + BLOCK * block;

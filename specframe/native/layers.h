@@ -83,7 +83,7 @@ extern "C" int specframe_decode(const DecoderSizes* shape, const Layer* layers, 
   const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
   std::vector<int64_t> asked(b.rows);  // of these, up to the row's last node that is computed
   for (int64_t node : nodes) asked[node / b.nodes] = (node % b.nodes + 1) * sharing;
-  const int threads = omp_get_max_threads();  // as many as PyTorch's
+  const int threads = wanted_threads();  // as many as PyTorch's
   int64_t together = LANE;
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < threads) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row

@@ -4,10 +4,6 @@
 
 #pragma once
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
 #include "gemm.h"
 
 namespace {

@@ -8,6 +8,10 @@
 #include <cstring>
 #include <memory>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #ifndef PORTABLE
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define VNNI
@@ -21,9 +25,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #define AMX
-#endif
-#if defined(VNNI) || defined(MADD) || defined(PAIRS)
-#include <immintrin.h>
 #endif
 #endif
 
@@ -97,6 +98,25 @@ inline uint16_t narrow(float value) {  // to the nearest, to even where two are
   uint32_t word;
   std::memcpy(&word, &value, sizeof(word));
   return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+// A scale, or a lowest value, of a block of weights: 16 bits as IEEE 754 has them.
+#ifdef __aarch64__
+using Scale = __fp16;
+#else
+using Scale = _Float16;
+#endif
+
+inline float scale_at(const uint8_t* at) {
+#ifdef __F16C__
+  uint16_t word;
+  std::memcpy(&word, at, 2);
+  return _cvtsh_ss(word);
+#else
+  Scale value;
+  std::memcpy(&value, at, 2);
+  return static_cast<float>(value);
+#endif
 }
 
 // An activation next to weights of bfloat16.

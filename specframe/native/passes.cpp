@@ -20,7 +20,7 @@
 // out [M, outputs] = x [M, inputs] W^T + bias. Returns 0, or 1 where there is no memory.
 extern "C" int specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) try {
   Codes codes(rows, w->inputs, w->bits);
-  ThreadGroup group(omp_get_max_threads());
+  ThreadGroup group(wanted_threads());
   ThreadPool::run(group, [&](Worker& worker) {
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
     multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);

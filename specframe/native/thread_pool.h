@@ -6,7 +6,6 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -25,6 +24,19 @@ namespace {
 
 constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
 constexpr int MOST = 63;     // passes by the calling thread alone, between two that try the pool
+
+// A function of the OpenMP that PyTorch has brought into this process, or null. The library links to none of its own, which
+// would have another number of threads than PyTorch's, and which a machine may lack.
+template <typename Function>
+Function* openmp(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+// As many threads as PyTorch's operators have.
+inline int wanted_threads() {
+  static const auto most = openmp<int()>("omp_get_max_threads");
+  return most ? most() : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -127,10 +139,10 @@ struct Worker {
 // specframe does where it is imported before torch, keeps them.
 inline void end_busy_threads() {
   static const bool busy = !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY");
-  using Pause = int (*)(int, int);
-  static const Pause pause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource"));  // of OpenMP 5.0
+  static const auto pause = openmp<int(int, int)>("omp_pause_resource");  // of OpenMP 5.0
+  static const auto device = openmp<int()>("omp_get_initial_device");
   constexpr int SOFT = 1;
-  if (busy && pause) pause(SOFT, omp_get_initial_device());
+  if (busy && pause && device) pause(SOFT, device());
 }
 
 // The threads that join the one that calls a pass: one pool a process, asleep between passes. A pass would wait for OpenMP's
@@ -225,7 +237,8 @@ class ThreadPool {
       for (int tries = 0; tries < SPINS && !called(); ++tries) pause();
       if (!called()) {
         std::unique_lock<std::mutex> lock(guard_);
-        bell_.wait(lock, called);
+        // As bell_.wait does, but that one needs the C++ library of GCC 12 where the system may have an older one.
+        while (!called()) pthread_cond_wait(bell_.native_handle(), guard_.native_handle());
       }
       seen = passes_.load(std::memory_order_acquire);
       if (const int number = enter()) {

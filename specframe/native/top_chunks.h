@@ -94,7 +94,7 @@ inline void choose_chunks(const TopChunks& b, int64_t item, const Scratch& scrat
 // Returns 0, or 1 where there is no memory.
 extern "C" int specframe_top_chunks(const TopChunks* wanted) try {
   const TopChunks& b = *wanted;
-  const int64_t threads = omp_get_max_threads();
+  const int64_t threads = wanted_threads();
   Codes codes(threads * MANY, b.size, 16);
   std::vector<float> floats(threads * Scratch::floats(b));
   std::vector<int32_t> words(threads * b.tiles * TILE);

@@ -23,9 +23,9 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def rounds(name: str, quantization: Quantization | None, device: torch.device) -> bool:
-    """Returns whether to round matrices: on a CPU, if there is a `quantization` and a C++ compiler.
+    """Returns whether to round matrices: on a CPU, if there is a `quantization` and a native library.
 
-    Without a compiler there is a warning, in a part's name. On a GPU the matrices stay as they are: the same recipe
+    Without a library there is a warning, in a part's name. On a GPU the matrices stay as they are: the same recipe
     drafts on both.
     """
     if quantization is None or device.type != "cpu":

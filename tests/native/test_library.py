@@ -1,9 +1,10 @@
-"""The compiled library: who may have written it, what is compiled again, and what its compiler and memory may lack."""
+"""The library: which one is loaded, who may have written it, what is compiled again, what may be lacking."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shutil
 
 import pytest
@@ -21,14 +22,27 @@ def cache(tmp_path, monkeypatch):
     source = tmp_path / "small.cpp"
     source.write_text(MARK + 'extern "C" int specframe_decode() { return 0; }')
     monkeypatch.setattr(build, "SOURCE", source)
-    monkeypatch.setattr(build, "FLAGS", ("-shared", "-fPIC"))
+    monkeypatch.setattr(build, "COMMON", ("-shared", "-fPIC"))
+    monkeypatch.setattr(build, "FLAGS", build.COMMON)
     monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv(build.SWITCH, raising=False)
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def carried(cache, tmp_path, monkeypatch):
+    """A library that came with specframe, for processors that have `wide` instructions, as this one now has."""
+    group = build.Group("wide", (), frozenset({"wide"}))
+    monkeypatch.setattr(build, "GROUPS", {platform.machine(): (group,)})
+    monkeypatch.setattr(build, "FOLDER", tmp_path / "prebuilt")
+    monkeypatch.setattr(build, "cpu_features", lambda: "flags\t: narrow wide")
+    (library,) = build.compile_shipped(build.FOLDER)
+    return library
+
+
 def load():
-    build.load_native.__wrapped__(build.FLAGS)
+    return build.load_native.__wrapped__()
 
 
 def library(cache):
@@ -162,3 +176,47 @@ def test_no_memory_is_a_memory_error():
             loaded.specframe_decode(
                 ctypes.byref(sizes), ctypes.byref(layer), ctypes.byref(batch), None, None, None, None, None
             )
+
+
+def test_a_library_that_came_with_specframe_needs_neither_compiler_nor_cache(carried, cache, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert load()._name == str(carried)
+    assert not cache.exists()
+
+
+def test_it_is_compiled_on_the_spot_where_that_is_asked_for(carried, cache, monkeypatch):
+    monkeypatch.setenv(build.SWITCH, "compile")
+    assert load()._name == str(library(cache))
+    monkeypatch.setenv(build.SWITCH, "no")
+    refused("SPECFRAME_NATIVE is compile or nothing, not 'no'")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x7fELF for another machine"])
+def test_what_cannot_be_loaded_is_compiled_on_the_spot(content, carried, cache):
+    carried.unlink()
+    if content is not None:
+        carried.write_bytes(content)
+    assert load()._name == str(library(cache))
+
+
+def test_a_library_of_other_sources_is_passed_over(carried, cache):
+    build.SOURCE.write_text(build.SOURCE.read_text() + "\n// changed since")
+    assert load()._name == str(library(cache))
+
+
+def test_a_processor_that_no_library_fits_compiles_one(carried, cache, monkeypatch):
+    monkeypatch.setattr(build, "cpu_features", lambda: "flags\t: narrow")
+    assert load()._name == str(library(cache))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    refused(r"there is no C\+\+ compiler \(g\+\+\), and no library for this processor came with specframe")
+
+
+def test_the_library_with_most_of_a_processor_s_instructions_is_taken(tmp_path):
+    groups = build.GROUPS["x86_64"]
+    assert build.fitting("x86_64", groups[0].features, tmp_path) is None
+    for group in groups:
+        group.library(tmp_path).touch()
+    for group in groups:
+        assert build.fitting("x86_64", group.features | {"more"}, tmp_path) == group.library(tmp_path)
+        assert build.fitting("riscv64", group.features, tmp_path) is None
+    assert build.fitting("x86_64", groups[-1].features - {"fma"}, tmp_path) is None

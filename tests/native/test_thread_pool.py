@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 
@@ -118,7 +119,7 @@ int main(int, char** arguments) {
 def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pool")
     (folder / "pool.cpp").write_text(PROGRAM)
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
+    flags = ["-fopenmp", *(flag for flag in FLAGS if flag not in ("-shared", "-fPIC"))]
     command = [*_compiler(), *flags, f"-I{SOURCE.parent}", str(folder / "pool.cpp"), "-o", str(folder / "pool")]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "pool"
@@ -137,6 +138,16 @@ def test_threads_of_openmp_end_unless_it_is_set_how_they_wait(program, given, en
     others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([program, "openmp"], env=others | given, capture_output=True, text=True, check=False)
     assert done.stdout == ended
+
+
+def test_the_library_finds_the_threads_of_pytorch():
+    """By the name alone, since it links to no OpenMP of its own."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 2)
+        assert ctypes.CDLL(None).omp_get_max_threads() == before + 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("bits", [4, 16, 32])

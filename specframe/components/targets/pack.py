@@ -27,8 +27,8 @@ def quantize(
     """Replaces the model's linear layers and its LM head, in place; embedding and norms stay as they are.
 
     Blocks of the GGUF file that the model was read from are taken over where they have as many bits; other weights are
-    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where native code
-    cannot be compiled, the weights are rounded and unpacked again, with a warning.
+    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where there is
+    no native library, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
     config = model.config.get_text_config()

@@ -42,7 +42,7 @@ def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -
     require_draft(pipeline)
     found = examine(pipeline, texts)
     if as_json:
-        print(json.dumps(asdict(found) | {"finding": found.finding}))
+        print(json.dumps(asdict(found) | {"finding": found.finding, "doubt": found.doubt}))
     else:
         print_lines(show(found))
     return 1 if found.finding else 0
@@ -72,7 +72,8 @@ def show(found: Diagnosis) -> list[str]:
         lines.append("in the cycles of a chain alone " + _shares(found.chain))
         if found.recorded:
             lines.append("as its training recorded it    " + _shares(found.recorded))
-    return [*lines, "", found.finding or "nothing wrong was found: the drafter reads what it was trained on"]
+    sound = "nothing wrong was found: the drafter reads what it was trained on"
+    return [*lines, "", found.finding or found.doubt or sound]
 
 
 def _shares(shares: list[float]) -> str:

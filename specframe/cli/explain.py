@@ -30,7 +30,7 @@ def explain(name: str, kind: str | None, as_json: bool) -> int:
     from specframe.kernel.errors import PluginError
     from specframe.recipes.discovery import discover
     from specframe.recipes.options import about
-    from specframe.recipes.registry import suggest
+    from specframe.recipes.registry import suggest_source
 
     registry = discover()
     matches = [entry for entry in registry.entries if entry.answers(name) and kind in (None, entry.kind)]
@@ -38,7 +38,7 @@ def explain(name: str, kind: str | None, as_json: bool) -> int:
         raise PluginError(f"there is no {kind} named '{name}'; it is a {' and a '.join(others)}")
     if not matches:
         names = {entry.name for entry in registry.entries}
-        raise PluginError(f"nothing is named '{name}'{suggest(name, names)} (`specframe plugins` lists all)")
+        raise PluginError(f"nothing is named '{name}'{suggest_source(name, names)} (`specframe plugins` lists all)")
     for entry in matches:
         component = entry.load()
         if entry.kind == "model":

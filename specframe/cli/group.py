@@ -41,6 +41,8 @@ COMMANDS = {
 """The built-in commands: each is a click command, most in the module of its name in this package."""
 PLACES = {"export": "interchange:export", "import": "interchange:imports"}
 """Commands in a module of another name: the module, and their name there."""
+EXTENDED = {"bench": "report"}
+"""Built-in commands that need an extension of a package, and its name."""
 PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-text"}
 """Commands of this project that have a package of their own."""
 TRY = {
@@ -53,6 +55,8 @@ TRY = {
     "specframe new plugin NAME": "begin a method of your own",
 }
 """Commands, in the order in which a newcomer may try them."""
+CORE = ("specframe run MODEL", "specframe recipes", "specframe new plugin NAME")
+"""Those that need no plugin."""
 
 
 class HelpFormatter(click.HelpFormatter):
@@ -83,7 +87,12 @@ class LazyGroup(click.Group):
 
     def summaries(self) -> dict[str, str]:
         """Every command's line in the list of all."""
-        return COMMANDS | {name: entry.summary for name, entry in plugin_commands().items()}
+        from specframe.recipes.discovery import discover
+
+        extensions = {entry.name for entry in discover().of("extension")}
+        absent = [name for name, extension in EXTENDED.items() if extension not in extensions]
+        marked = {name: f'{COMMANDS[name]} (needs "specframe[methods]")' for name in absent}
+        return COMMANDS | marked | {name: entry.summary for name, entry in plugin_commands().items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
@@ -124,10 +133,16 @@ def specframe(context: click.Context) -> None:
     """Speculative decoding from parts, by recipe, certified lossless."""
     if context.invoked_subcommand is None:
         from specframe.cli.render import print_lines, print_rows
+        from specframe.recipes.versions import missing_methods
 
         about = f"specframe {__version__}: speculative decoding from parts, by recipe, certified lossless."
         print_lines([about, "", "Try next:", ""])
-        print_rows(TRY.items(), indent=2)
+        if missing_methods():
+            print_rows([(name, TRY[name]) for name in CORE], indent=2)
+            print_lines(["", 'After `pip install "specframe[methods]"`:', ""])
+            print_rows([(name, what) for name, what in TRY.items() if name not in CORE], indent=2)
+        else:
+            print_rows(TRY.items(), indent=2)
         print_lines(["", "`specframe --help` lists all commands."])
 
 

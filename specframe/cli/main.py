@@ -19,6 +19,8 @@ from specframe.kernel.errors import SpecframeError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk."""
+NAMED = ("--model", "--recipe", "--target")
+"""Options of other programs for the argument of a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,4 +93,11 @@ def _describe(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     path = context.command_path if context else PROGRAM
+    arguments = [param.name for param in context.command.params if isinstance(param, click.Argument)] if context else []
+    if (
+        isinstance(error, click.NoSuchOption)
+        and error.option_name in NAMED
+        and {"recipe", "contestants"} & {*arguments}
+    ):
+        message = f"No such option '{error.option_name}'. A recipe or model is named without one: {path} MODEL"
     return f"{path}: {message} (`{path} --help` lists all)"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +14,8 @@ from specframe.cli.arguments import PATH, json_option
 from specframe.cli.candidates import complete_recipe
 from specframe.cli.render import print_rows
 from specframe.files.text import printable
+from specframe.recipes.registry import METHODS
+from specframe.recipes.versions import missing_methods
 
 
 @click.command()
@@ -45,9 +50,38 @@ def recipes(name: str | None, out: Path | None, as_json: bool) -> int:
     found = [(shipped, about(path)) for shipped, path in shipped_recipes()]
     if as_json:
         print("\n".join(json.dumps({"name": shipped, "about": summary}) for shipped, summary in found))
-    else:
-        print_rows(found)
+        return 0
+    lacking = _lacking()
+    print_rows([(f"{shipped} *" if shipped in lacking else shipped, summary) for shipped, summary in found])
+    if lacking:
+        print(f"* needs what is not installed here: pip install {METHODS}", file=sys.stderr)
     return 0
+
+
+def _lacking() -> set[str]:
+    """The recipes that name a component or a model that is not installed; none where all plugins are."""
+    from specframe.recipes.discovery import discover
+    from specframe.recipes.folders import shipped_recipes
+    from specframe.recipes.recipe import Recipe
+    from specframe.recipes.zoo import ZOO
+
+    if not missing_methods():
+        return set()
+    entries = discover().entries
+    known = {name for entry in entries for name in (entry.name, entry.qualified)}
+    known |= {f"{ZOO}{entry.name}" for entry in entries if entry.kind == "model"}
+    return {name for name, path in shipped_recipes() if not set(_named(Recipe.read(path).data)) <= known}
+
+
+def _named(data: Any) -> Iterator[str]:
+    """Yields the components of a recipe's sections, and the embedded models."""
+    from specframe.recipes.zoo import ZOO
+
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(value, dict | list):
+            yield from _named(value)
+        elif key == "use" or (key == "model" and isinstance(value, str) and value.startswith(ZOO)):
+            yield value
 
 
 def about(path: Path) -> str:

@@ -105,7 +105,8 @@ def _diagnose(training: Training, weights: str) -> str:
     except SpecframeError as error:
         return str(error)
     agreement = f", first choice the target's {found.readings[0].depths[0]:.2f} of the time" if found.readings else ""
-    return found.finding or f"tau {found.tau:.2f} on {counted(len(prompts), 'prompt')}{agreement}; nothing is wrong"
+    outcome = found.doubt or "nothing is wrong"
+    return found.finding or f"tau {found.tau:.2f} on {counted(len(prompts), 'prompt')}{agreement}; {outcome}"
 
 
 def _print_samples(settings: TrainSettings, tokenizer: Any, count: int) -> None:

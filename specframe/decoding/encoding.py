@@ -140,7 +140,8 @@ class PromptEncoder:
     def _require_tokenizer(self) -> None:
         if self.tokenizer is None:
             raise InputError(
-                "this target has no tokenizer; give prompts as lists of token ids, as in run.prompts=[[1,2,3]]"
+                "this target has no tokenizer: put tokenizer.json and tokenizer_config.json next to its config.json, "
+                "or give prompts as lists of token ids, as in run.prompts=[[1,2,3]]"
             )
 
     def _processor(self) -> ImageReader:

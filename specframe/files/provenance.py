@@ -93,15 +93,25 @@ def claimed(weights: str | Path | None) -> list[float]:
 
     Empty where nothing is recorded.
     """
-    if weights is None:
-        return []
     try:
-        record, *_ = read_training(weights).values()
-        best = max(record["validations"], key=lambda figures: figures["tau"])
+        best = max(_last_training(weights)["validations"], key=lambda figures: figures["tau"])
         names = [f"accuracy.{level}" for level in range(1, len(best) + 1)]
         return [float(best[name]) for name in names if name in best]
     except (LookupError, TypeError, ValueError, SpecframeError):
         return []
+
+
+def trained_steps(weights: str | Path | None) -> int | None:
+    """The steps of the weights' training; None where they are not recorded."""
+    try:
+        return int(_last_training(weights)["steps_done"])
+    except (LookupError, TypeError, ValueError, SpecframeError):
+        return None
+
+
+def _last_training(weights: str | Path | None) -> Any:
+    """The first record of a training; empty without one."""
+    return {} if weights is None else next(iter(read_training(weights).values()), {})
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.files.provenance import claimed
+from specframe.files.provenance import claimed, trained_steps
+from specframe.files.text import counted
 from specframe.inspect.doctor_variants import BETTER, TargetReading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import NeuralTarget, text_of
@@ -24,6 +25,10 @@ SEEN = 256
 SHORT = 0.5
 """Agreement below this share of the recorded one is too low to be explained by other texts."""
 MORE = ": train it for more steps, or with a higher train.lr"
+LEARNT = 50
+"""Steps of a training before which a drafter's agreement shows nothing."""
+FEWEST = 100
+"""Positions of text, more than one prompt has, below which agreement shows nothing."""
 ENOUGH = 30
 """A depth that fewer chains reach is not compared with the training record."""
 
@@ -45,6 +50,8 @@ class Diagnosis:
     """Share of first choices that are the target's, at each depth that a chain along the same text reaches."""
     recorded: list[float] = field(default_factory=list)
     """These shares on held-out texts, as training recorded them; empty where it did not."""
+    steps: int | None = None
+    """Steps of its training; None where they are not recorded."""
 
     @property
     def better(self) -> list[TargetReading]:
@@ -52,8 +59,19 @@ class Diagnosis:
         return better(self.readings)
 
     @property
+    def doubt(self) -> str | None:
+        """Reason for which there is no verdict, in one sentence; None where there is evidence enough for one."""
+        if self.steps is not None and self.steps < LEARNT:
+            return f"no verdict on a drafter of {counted(self.steps, 'step')}: train it for {LEARNT} at least"
+        if self.readings and self.positions < FEWEST:
+            return f"no verdict from {self.positions} positions of text, {FEWEST} at least: give more prompts"
+        return None
+
+    @property
     def finding(self) -> str | None:
         """Finding in one sentence with its remedy; None if nothing was found."""
+        if self.doubt:
+            return None
         if self.better:
             best, *others = self.better
             also = f" (about as good: {'; '.join(other.name for other in others)})" if others else ""
@@ -110,7 +128,8 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt], *, others: bool = Tru
     positions = sum(int(teacher.mask.sum()) for teacher in teachers)
     figures = measure(drafter, teachers, [], TeacherForced(noise=0.0)) if readings else {}
     chain = [share for name, share in figures.items() if name.startswith("accuracy.")]
-    return Diagnosis(alpha, tau, chance, positions, readings, chain, claimed(getattr(drafter, "weights", None)))
+    weights = getattr(drafter, "weights", None)
+    return Diagnosis(alpha, tau, chance, positions, readings, chain, claimed(weights), trained_steps(weights))
 
 
 def _teach(target: NeuralTarget, prompt: Sequence[int], new: list[int]) -> Teacher:

@@ -36,6 +36,8 @@ KINDS: dict[str, type] = {
     "watcher": Watcher,
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
+METHODS = '"specframe[methods]"'
+"""Extra of the recipes' plugins, in the words of pip."""
 RENAMED_KINDS = {"sight": Renamed("kv_selection", until="0.4")}
 """Old names of kinds, which plugins may still register."""
 OTHER_KINDS = ("section", "model", "data", "command", "extension")
@@ -55,6 +57,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """A "; did you mean 'x'?" for the nearest known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def suggest_source(name: str, known: Iterable[str]) -> str:
+    """A suggestion as `suggest` gives it, or the command that installs the recipes' plugins where they are missing."""
+    remedy = f"; the recipes' plugins: pip install {METHODS}" if missing_methods() else ""
+    return suggest(name, known) or remedy
 
 
 def one_line(error: BaseException) -> str:
@@ -137,10 +145,8 @@ class Registry:
         if found:
             choices = " or ".join(f"'{e.qualified}'" for e in found)
             raise PluginError(f"{kind} '{name}' is ambiguous: write {choices}")
-        near = suggest(name, (e.name for e in known))
-        remedy = '; the recipes\' plugins: pip install "specframe[methods]"' if not near and missing_methods() else ""
         raise PluginError(
-            f"no {kind} named '{name}'{near or remedy} "
+            f"no {kind} named '{name}'{suggest_source(name, (e.name for e in known))} "
             f"(installed: {', '.join(e.name for e in known) or 'none'}" + f"{self._broken()})"
         )
 
@@ -159,7 +165,7 @@ class Registry:
         """Raises PluginError with the remedy for what a package brings that is missing or broken."""
         if package in self.broken:
             raise PluginError(f"`{user}` is in {package}, which is broken: {self.broken[package]}")
-        remedy = '"specframe[methods]"' if package in missing_methods() else package
+        remedy = METHODS if package in missing_methods() else package
         raise PluginError(f"`{user}` needs another package: pip install {remedy}")
 
 

@@ -129,6 +129,9 @@ def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
     """
     settings = settings_of(plan)
     if settings is None:
+        drafter = plan.parts["drafter"]
+        if not learns(drafter):
+            raise InputError(f"the drafter {drafter.entry.name} is not trained: there is nothing to train")
         raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
     if warm_start:
         settings = replace(settings, fit=0)
@@ -145,6 +148,11 @@ def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
 def trained_option(plan: Plan) -> str:
     """The option that takes the weights of what a plan trains: `drafter.weights`, `drafter.head.weights`, ..."""
     return ".".join(["drafter", *_trained(plan.parts["drafter"]), "weights"])
+
+
+def learns(drafter: Part) -> bool:
+    """Returns whether a drafter, its head, or the drafter that it wraps has weights to be trained."""
+    return bool(_trained(drafter)) or hasattr(drafter.component, "module")
 
 
 def _trained(drafter: Part) -> list[str]:

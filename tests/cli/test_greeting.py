@@ -13,6 +13,8 @@ from specframe.cli.group import COMMANDS, PLACES, TRY
 from specframe.cli.main import main
 from specframe.cli.render.figures import print_figures, print_place
 from specframe.files.text import counted, open_console
+from specframe.recipes.discovery import discover
+from specframe.recipes.registry import Registry
 
 ESCAPE = "\x1b"
 SUMMARY = {
@@ -50,6 +52,27 @@ def test_no_arguments_greet(capsys):
     assert main([]) == 0
     printed = capsys.readouterr()
     assert "specframe run falcon" in printed.out and not printed.err
+
+
+def test_a_core_alone_marks_what_needs_the_plugins(monkeypatch, capsys):
+    core = Registry()
+    core.entries = [entry for entry in discover().entries if entry.package == "specframe"]
+    monkeypatch.setattr("specframe.recipes.discovery.discover", lambda: core)
+    for user in ("versions", "registry"):
+        monkeypatch.setattr(f"specframe.recipes.{user}.missing_methods", lambda: ["specframe-report"])
+    monkeypatch.setattr("specframe.cli.recipes.missing_methods", lambda: ["specframe-report"])
+    assert main([]) == 0
+    first, _, rest = capsys.readouterr().out.partition('After `pip install "specframe[methods]"`')
+    assert "specframe run MODEL" in first and "specframe run falcon" not in first and "specframe run falcon" in rest
+    assert main(["--help"]) == 0
+    assert '(needs "specframe[methods]")' in " ".join(capsys.readouterr().out.split())
+    assert main(["recipes"]) == 0
+    out, err = capsys.readouterr()
+    names = {" ".join(line.split("  ")[0].split()) for line in out.splitlines()}
+    assert {"falcon *", "suffix *", "qwen/suffix"} <= names
+    assert err == '* needs what is not installed here: pip install "specframe[methods]"\n'
+    assert main(["explain", "falcon"]) == 2
+    assert 'pip install "specframe[methods]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 99, 100, 120, 200])

@@ -83,6 +83,8 @@ def test_prompts_of_a_model_without_a_template_are_continued(tmp_path, capsys):
         (["run", "lookup", "drafter.use=./gone.py:Mine"], "command line: drafter.use: gone.py: no such Python file"),
         (["bench", "zoo://talk-7m", "{file}"], "one model at a time: zoo://talk-7m and "),
         (["doctor", UNTRAINED], "the drafter suffix-recycling is not trained, so there is nothing to diagnose"),
+        (["train", UNTRAINED], "the drafter suffix-recycling is not trained: there is nothing to train"),
+        (["run", "--model", "zoo://talk-7m"], "No such option '--model'. .* is named without one: specframe run MODEL"),
         (["validate", "lookup", "target.model=./absent"], "target.model: there is no folder or file './absent'"),
         (["run", "zoo://talk-7m", "target.device=mps"], "this torch has no MPS"),
         (["run", "zoo://talk-7m", "target.adapter=./x"], "./x holds no adapter_config.json"),

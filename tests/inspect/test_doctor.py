@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from specframe.cli.doctor import show
 from specframe.inspect.doctor import Diagnosis
 from specframe.inspect.doctor_variants import TargetReading
 
@@ -38,7 +39,21 @@ def test_the_first_depth_that_falls_short_is_named(chain: list[float], finding: 
 
 
 def test_a_depth_that_few_chains_reach_is_not_judged() -> None:
-    assert replace(SOUND, positions=80, chain=[0.6, 0.0]).finding is None
+    assert replace(SOUND, positions=100, chain=[0.6, 0.0], tau=3.0).finding is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"steps": 2}, "no verdict on a drafter of 2 steps: train it for 50 at least"),
+        ({"positions": 95}, "no verdict from 95 positions of text, 100 at least: give more prompts"),
+        ({"steps": 50, "positions": 100}, None),
+    ],
+)
+def test_little_evidence_gives_no_verdict(changes: dict[str, int], doubt: str | None) -> None:
+    found = replace(SOUND, **changes, chain=[0.1])  # type: ignore[arg-type]
+    assert found.doubt == doubt and show(found)[-1] == (doubt or found.finding)
+    assert (found.finding is None) == (doubt is not None)
 
 
 def test_another_reading_that_fits_comes_first() -> None:

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count, pairwise
-from math import ceil
 from time import sleep
 
 import pytest
@@ -14,7 +13,8 @@ from serving import Gate, Serving, lone, make_pipeline, until
 
 from specframe import Request, Session
 from specframe_serve import answers
-from specframe_serve.engine import Engine, Full
+from specframe_serve.engine import Engine
+from specframe_serve.errors import ApiError
 from specframe_serve.jobs import Job
 from specframe_serve.meters import Meters
 from specframe_serve.queue import Queue
@@ -54,9 +54,9 @@ def test_clients_that_obey_the_time_to_wait_finish_nearly_as_soon_as_without_ref
         else:
             try:
                 engine.submit([job])
-            except Full as full:
+            except ApiError as full:
                 refused += 1
-                heappush(events, (now + ceil(full.wait), next(numbers), job))
+                heappush(events, (now + int(full.headers["Retry-After"]), next(numbers), job))
         admitted = engine._queue.next_short(slots - running)
         running += len(admitted)
         for job in admitted:

@@ -80,6 +80,7 @@ def test_a_stream_that_fails_ends_with_an_error_event(serving, monkeypatch):
         {"previous_response_id": "resp_1"},
         {"tools": [{"type": "web_search"}]},
         {"input": []},
+        {"input": [{"type": "reasoning"}]},
         {"a": 1},
     ],
 )

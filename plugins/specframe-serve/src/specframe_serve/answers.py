@@ -9,17 +9,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil
 from time import monotonic
 from typing import NamedTuple
 
 from specframe import Pipeline, Request
-from specframe_serve.engine import Engine, Full
+from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, failed, shutting_down, too_long, too_slow
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
-from specframe_serve.queue import Closed
 from specframe_serve.reading import AnswerParts, AnswerReader
 from specframe_serve.structured import as_refusal
 from specframe_serve.text import TextStream
@@ -138,18 +136,7 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self.prompt_tokens = sum(map(len, prompts))
         self.all = [self._answer(index, request) for index, request in enumerate(self._requests(prompts))]
-        try:
-            engine.submit([answer.job for answer in self.all])
-        except Full as full:
-            raise ApiError(
-                429,
-                f"{engine.settings.queue} rows may wait, and this request does not fit among those that do",
-                kind="rate_limit_error",
-                code="queue_full",
-                headers={"Retry-After": str(ceil(full.wait)), "Retry-After-Ms": str(ceil(full.wait * 1000))},
-            ) from None
-        except Closed:
-            raise shutting_down() from None
+        engine.submit([answer.job for answer in self.all])
 
     def _requests(self, prompts: Sequence[Sequence[int]]) -> list[Request]:
         """The requests of all rows. Raises ApiError for requests beyond the limits of target or server."""

@@ -17,7 +17,7 @@ from specframe.plugin import NeuralTarget
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
-from specframe_serve.errors import ApiError, too_long
+from specframe_serve.errors import ApiError, invalid, too_long
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.reading import AnswerReader
 from specframe_serve.settings import ServeSettings
@@ -67,15 +67,15 @@ class Desk:
         self.require_model(asked.model)
         self._require_rows(len(asked.prompts) * asked.n)
         if not asked.prompts:
-            raise ApiError(422, "prompt: there is none", code="invalid_field", field="prompt")
+            raise invalid("prompt", "there is none")
         if asked.best_of not in (None, asked.n):
-            raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
+            raise invalid("best_of", "it must be n; answers are not ranked")
         self.encoder.require_short(asked.prompts, asked.needed, self.engine.longest)
         for prompt in asked.prompts:
             if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
                 raise too_long(len(prompt), asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
-            raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
+            raise invalid("echo", "this target gives no log probabilities of prompts")
         return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, AnswerReader())
 
     def echoed(self, asked: CompletionRequest, index: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from specframe import InputError, Pipeline
 from specframe.plugin import text_of
-from specframe_serve.errors import ApiError, too_long
+from specframe_serve.errors import ApiError, invalid, too_long
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.reading import AnswerReader
 from specframe_serve.tools import NamedTool, ToolForm, shows_tools, written_turns
@@ -126,10 +126,10 @@ class Encoder:
         names = [function.name for function in asked.offered]
         choice = asked.tool_choice
         if isinstance(choice, NamedTool) and choice.function.name not in names:
-            raise _no_tool("tool_choice", "there is no tool of that name")
+            raise invalid("tool_choice", "there is no tool of that name", 400)
         if not names:
             if choice == "required":
-                raise _no_tool("tool_choice", "there are no tools")
+                raise invalid("tool_choice", "there are no tools", 400)
             return None
         return ToolForm.of(self.template, asked.offered, asked.parallel_tool_calls is not False)
 
@@ -137,12 +137,7 @@ class Encoder:
         """Raises ApiError for a variable that the template does not read."""
         for name in given:
             if not self._reads(name):
-                raise ApiError(
-                    422,
-                    f"chat_template_kwargs: the target's chat template does not read {cut(name)}",
-                    code="invalid_field",
-                    field="chat_template_kwargs",
-                )
+                raise invalid("chat_template_kwargs", f"the target's chat template does not read {cut(name)}")
 
 
 def _with_tokens(tokens: Sequence[int], field: str) -> Sequence[int]:
@@ -170,10 +165,6 @@ def _image_of(url: str) -> bytes:
         return base64.b64decode(url[start.end() :], validate=True)
     except ValueError:
         raise _no_image("what follows base64, in the data URL is not in base64") from None
-
-
-def _no_tool(field: str, message: str) -> ApiError:
-    return ApiError(400, f"{field}: {message}", code="invalid_field", field=field)
 
 
 def _no_image(message: str) -> ApiError:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
+from specframe_serve.errors import queue_full
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import PromptScores, committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters
@@ -27,14 +28,6 @@ SHORTEST_WAIT, LONGEST_WAIT = 1.0, 4.0
 """Seconds that a refused client is asked to wait, before they are spread."""
 SETTLE = 64
 """Number of cycles between readings of a device's clock."""
-
-
-class Full(Exception):
-    """The queue takes no more; `wait` has the seconds until half of it is free, a few at most, with a random factor."""
-
-    def __init__(self, wait: float) -> None:
-        super().__init__("the queue is full")
-        self.wait = wait
 
 
 class Engine:
@@ -84,7 +77,10 @@ class Engine:
         return len(self._queue)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Puts jobs into the queue, all or none. Raises Full, or Closed while the server shuts down."""
+        """Puts jobs into the queue, all or none. Raises ApiError if it is full, or the server shuts down.
+
+        A client is to come again when half of the queue is free, after a few seconds at most, with a random factor.
+        """
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
             self._scores_asked |= job.scored
@@ -93,7 +89,7 @@ class Engine:
             self._meters.refused.inc()
             drained = self._seconds * self.settings.queue / 2 / self.settings.slots  # seconds for half of the queue
             wait = min(max(drained, SHORTEST_WAIT), LONGEST_WAIT)
-            raise Full(wait * uniform(0.5, 1.5))
+            raise queue_full(self.settings.queue, wait * uniform(0.5, 1.5))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Gives jobs up: a client has left. Done before the next cycle."""
@@ -207,17 +203,13 @@ class Engine:
             for entry in session.admit([job.request for job in jobs]):
                 entry.request = replace(entry.request, prefix=None)
         except InputError:  # one of them is at fault, and no row has changed
-            for job in jobs:
-                self._admit_alone(session, job)
+            for job in jobs if len(jobs) > 1 else ():
+                self._admit_together(session, [job])
+            if len(jobs) == 1:
+                log.exception("a prompt was refused")
+                self._end(jobs[0], "failed")
         for job in jobs:
             job.request = replace(job.request, prefix=None)
-
-    def _admit_alone(self, session: Session, job: Job) -> None:
-        try:
-            session.admit([job.request])
-        except InputError:
-            log.exception("a prompt was refused")
-            self._end(job, "failed")
 
     def _score(self, job: Job) -> None:
         """Gives a job the log probabilities of its prompt."""

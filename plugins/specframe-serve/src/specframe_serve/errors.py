@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 
@@ -26,6 +27,11 @@ class ApiError(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
 
+def invalid(field: str, message: str, status: int = 422, code: str = "invalid_field") -> ApiError:
+    """The answer to a request with a field that cannot be followed."""
+    return ApiError(status, f"{field}: {message}", code=code, field=field)
+
+
 def failed() -> ApiError:
     """The answer to a request that an error in the server ended: the log has the rest."""
     return ApiError(500, "the server failed on this request; the reason is in its log", kind="server_error")
@@ -39,6 +45,17 @@ def too_slow(seconds: float) -> ApiError:
 def shutting_down() -> ApiError:
     """The answer to a request that the end of the server ended, or kept out."""
     return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
+
+
+def queue_full(rows: int, wait: float) -> ApiError:
+    """The answer to a request that does not fit into the queue: it is to come again after so many seconds."""
+    return ApiError(
+        429,
+        f"{rows} rows may wait, and this request does not fit among those that do",
+        kind="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": str(ceil(wait)), "Retry-After-Ms": str(ceil(wait * 1000))},
+    )
 
 
 def too_long(prompt: int, answer: int, context: int) -> ApiError:

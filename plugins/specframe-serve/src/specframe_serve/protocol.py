@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import invalid
 from specframe_serve.messages import PROMPTS, Empty, Message, Texts, joined
 from specframe_serve.structured import Form, Strict, Structured
 from specframe_serve.tools import TOOLS, Function, NamedTool, Tool, ToolForm
@@ -198,9 +198,7 @@ class ChatRequest(Generation):
         if self._calls is None:
             return own
         if own is not None:
-            raise ApiError(
-                400, f"tool_choice: it requires a call, and {own[0]} names another grammar", field="tool_choice"
-            )
+            raise invalid("tool_choice", f"it requires a call, and {own[0]} names another grammar", 400)
         calls, named = self._calls
         return "tools", {"lark": calls.rules(named, self._loose)}
 
@@ -282,9 +280,4 @@ class CompletionRequest(Generation):
 def require_tokens(tokens: Iterable[int], vocab: int, field: str) -> None:
     """Raises ApiError for token ids outside a vocabulary of `vocab` tokens."""
     if any(not 0 <= token < vocab for token in tokens):
-        raise ApiError(
-            422,
-            f"{field}: token ids are numbers from 0 to {vocab - 1} here",
-            code="invalid_field",
-            field=field,
-        )
+        raise invalid(field, f"token ids are numbers from 0 to {vocab - 1} here")

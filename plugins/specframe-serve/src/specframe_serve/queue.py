@@ -6,11 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Condition
 
+from specframe_serve.errors import shutting_down
 from specframe_serve.jobs import Job
-
-
-class Closed(Exception):
-    """The server is shutting down."""
 
 
 class Queue:
@@ -35,10 +32,10 @@ class Queue:
         return len(self._jobs)
 
     def put(self, jobs: Sequence[Job]) -> bool:
-        """Appends jobs, all or none; returns whether there was room for them. Raises Closed once it is closed."""
+        """Appends jobs, all or none; returns whether there was room for them. Raises ApiError once it is closed."""
         with self._change:
             if self.closed:
-                raise Closed
+                raise shutting_down()
             if len(self._jobs) + len(jobs) > self.size:
                 return False
             self._jobs.extend(jobs)

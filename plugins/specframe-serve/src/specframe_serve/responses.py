@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import invalid
 from specframe_serve.messages import PROMPTS, Message, Texts, joined, tagger
 from specframe_serve.protocol import Budget, ChatRequest, Effort, Labels, Sampled, Whole
 from specframe_serve.structured import Strict, TextFormat
@@ -144,14 +144,16 @@ class ResponseRequest(Sampled, Labels):
     top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def chat(self) -> ChatRequest:
-        """The request as one for a chat completion. Raises ApiError for an answer with too many calls."""
+        """The request as one for a chat completion. Raises ApiError for a conversation that is none."""
         form = self.text.format if self.text is not None else None
-        choice = self.tool_choice
+        turns, choice = list(self._turns()), self.tool_choice
+        if not turns:
+            raise invalid("input", "there is no message in it")
         if isinstance(choice, NamedFunctionTool):
             named = NamedTool(type="function", function=NamedFunction(name=choice.name))
         return ChatRequest(
             model=self.model,
-            messages=list(self._turns()),
+            messages=turns,
             max_completion_tokens=self.max_output_tokens,
             stream=self.stream,
             cache_salt=self.cache_salt,
@@ -193,5 +195,5 @@ class ResponseRequest(Sampled, Labels):
 
 def _with_calls(answer: Message | None, calls: list[ToolCall]) -> Message:
     if len(calls) > TOOLS:
-        raise ApiError(422, f"input: an answer has at most {TOOLS} calls", code="invalid_field", field="input")
+        raise invalid("input", f"an answer has at most {TOOLS} calls")
     return Message(role="assistant", content="" if answer is None else answer.content, tool_calls=calls)

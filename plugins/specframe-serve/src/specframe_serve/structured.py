@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import ApiError, invalid
 
 CHOSEN = 4096
 """The most choices of one request."""
@@ -145,4 +145,4 @@ def as_refusal(field: str, form: Mapping[str, Any], reason: str) -> ApiError:
 
 
 def _refusal(field: str, reason: str) -> ApiError:
-    return ApiError(400, f"{field}: {reason}", code="invalid_grammar", field=field)
+    return invalid(field, reason, 400, "invalid_grammar")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import invalid
 from specframe_serve.messages import PROMPTS, Empty, Message
 from specframe_serve.protocol import Budget, ChatRequest, CompletionRequest, Count, Sampled, Whole
 from specframe_serve.structured import Schema, Strict
@@ -131,7 +131,7 @@ class OllamaGenerate(OllamaRequest):
     def completion(self, model: str | None) -> CompletionRequest:
         """The request in OpenAI's terms, a text without a template. Raises ApiError for images."""
         if self.images:
-            raise ApiError(400, "images: a raw prompt takes none", code="invalid_field", field="images")
+            raise invalid("images", "a raw prompt takes none", 400)
         given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
         return CompletionRequest(model=model, prompt=self.prompt, **given)
 

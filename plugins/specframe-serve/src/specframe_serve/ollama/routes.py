@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specframe_serve.desk import Desk
-from specframe_serve.errors import ApiError
+from specframe_serve.errors import invalid
 from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.replies import OllamaReply, now
 from specframe_serve.web.bodies import read
@@ -76,12 +76,12 @@ class Ollama:
         asked = await read(request, kind, self._desk.settings.body)
         longest = self._desk.engine.longest
         if asked.options.num_ctx is not None and asked.options.num_ctx > longest:
-            raise ApiError(400, f"options.num_ctx: this server decodes {longest} tokens, prompt and answer together")
+            raise invalid("options.num_ctx", f"this server decodes {longest} tokens, prompt and answer together", 400)
         return asked
 
     async def _converse(self, request: Request, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
         if asked.think and not self._desk.encoder.thinks:
-            raise ApiError(422, "think: the target's chat template has no switch for it", field="think")
+            raise invalid("think", "the target's chat template has no switch for it")
         return await self._desk.converse(request, asked.request(_untagged(asked.model)), form)
 
     def _loaded(self, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:

@@ -34,6 +34,7 @@ from specframe.components.verifiers.descent import descend as descend
 from specframe.components.verifiers.match import Match as Match
 from specframe.components.verifiers.recursive import Recursive as Recursive
 from specframe.decoding.settings import SamplingSettings as SamplingSettings
+from specframe.decoding.stats import Acceptance as Acceptance
 from specframe.files.checks import Check as Check
 from specframe.files.checks import find_check as find_check
 from specframe.files.folders import make_folder as make_folder

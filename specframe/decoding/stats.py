@@ -40,12 +40,24 @@ class Acceptance:
             self.drafted += int(tree.valid.sum()) - len(tree.valid)
             deepest_nodes = (tree.depth * tree.valid).amax(1).tolist()
             for accepted, deepest in zip(verdict.length.tolist(), deepest_nodes, strict=True):
-                self.cycles += 1
-                self.accepted += accepted
-                _count(self.reached, accepted)
-                _count(self.possible, deepest)
+                self.count_row(accepted, 0, deepest)
         self._pending.clear()
         return self
+
+    def count_row(self, accepted: int, drafted: int, levels: int) -> None:
+        """Counts one cycle of a row at once: its accepted and drafted nodes, and the levels of its draft."""
+        self.cycles += 1
+        self.accepted += accepted
+        self.drafted += drafted
+        for counts, depth in ((self.reached, accepted), (self.possible, levels)):
+            counts.extend([0] * (depth - len(counts)))
+            for level in range(depth):
+                counts[level] += 1
+
+    @property
+    def by_depth(self) -> list[int]:
+        """Cycles whose accepted path reached each depth that was drafted."""
+        return self.reached + [0] * (len(self.possible) - len(self.reached))
 
     @property
     def tau(self) -> float:
@@ -55,8 +67,7 @@ class Acceptance:
     @property
     def alpha(self) -> list[float]:
         """Share of cycles whose path reached each depth; tau = 1 + sum(alpha)."""
-        reached = self.reached + [0] * (len(self.possible) - len(self.reached))
-        return [count / self.cycles for count in reached]
+        return [count / self.cycles for count in self.by_depth]
 
     @property
     def conditional_alpha(self) -> list[float]:
@@ -68,12 +79,6 @@ class Acceptance:
     def efficiency(self) -> float:
         """The share of drafted nodes that were accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
-
-
-def _count(counts: list[int], depth: int) -> None:
-    counts.extend([0] * (depth - len(counts)))
-    for level in range(depth):
-        counts[level] += 1
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
         ended=entry.ended or "",
         tau=acceptance.tau,
         alpha=tuple(acceptance.alpha),
-        reached=tuple(acceptance.reached + [0] * (len(acceptance.alpha) - len(acceptance.reached))),
+        reached=tuple(acceptance.by_depth),
         drafted=acceptance.drafted,
         accepted=acceptance.accepted,
         cycles=tuple(cycles),

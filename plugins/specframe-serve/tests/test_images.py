@@ -6,8 +6,8 @@ import pytest
 from serving import Serving, lone, make_pipeline
 
 import specframe
-from specframe_serve.encoding import _image_of
 from specframe_serve.errors import ApiError
+from specframe_serve.messages import image_of
 from tests.seeing_model import PARTS
 
 
@@ -84,6 +84,6 @@ def test_a_target_that_reads_texts_refuses_images(photos):
 
 
 def test_a_data_url_is_read_as_its_bytes():
-    assert _image_of("data:image/svg+xml;base64,QUI=") == b"AB"
+    assert image_of("data:image/svg+xml;base64,QUI=") == b"AB"
     with pytest.raises(ApiError):
-        _image_of("DATA:image/png;base64,QUI=")
+        image_of("DATA:image/png;base64,QUI=")

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from specframe import Pipeline
+from specframe import InputError, Pipeline
 from specframe_serve.desk import Desk
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, failed
@@ -76,7 +76,12 @@ class Server:
                 *routes,
             ],
             middleware=[_cross_origin(settings.origins)] if settings.origins else [],
-            exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, Exception: _fail},
+            exception_handlers={
+                ApiError: _refuse,
+                InputError: _refuse_input,
+                HTTPException: _refuse_http,
+                Exception: _fail,
+            },
             lifespan=self._life,
         )
         starlette.router.redirect_slashes = False
@@ -158,6 +163,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     body = {"error": str(error)} if request.url.path.startswith("/api/") else error.body  # Ollama's form
     return JSONResponse(body, error.status, error.headers)
+
+
+async def _refuse_input(request: Request, error: Exception) -> Response:
+    return await _refuse(request, ApiError(400, str(error)))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

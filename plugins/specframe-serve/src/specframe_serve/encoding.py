@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specframe import InputError, Pipeline
+from specframe import Pipeline
 from specframe.plugin import text_of
 from specframe_serve.errors import ApiError, invalid, too_long
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.reading import AnswerReader
 from specframe_serve.tools import NamedTool, ToolForm, shows_tools, written_turns
 from specframe_serve.web.bodies import cut
-
-Turn = Mapping[str, Any]
-DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
-"""The beginning of a data URL of an image."""
 
 
 class Encoder:
@@ -67,22 +62,12 @@ class Encoder:
 
     def _encode(self, prompt: str | list[int]) -> Sequence[int]:
         tokenizer = self._pipeline.tokenizer
-        try:
-            if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # a text like any other here
-                tokens: Sequence[int] = list(tokenizer(prompt)["input_ids"])
-            else:
-                tokens = self._text.encode(prompt)
-        except InputError as error:
-            raise ApiError(400, str(error)) from None
-        return _with_tokens(tokens, "prompt")
+        if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # a text like any other here
+            return list(tokenizer(prompt)["input_ids"])
+        return _with_tokens(self._text.encode(prompt), "prompt")
 
-    def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> Sequence[int]:
-        turns = [{**turn, "content": _with_images(turn["content"])} for turn in turns]
-        try:
-            tokens = self._pipeline.encode_turns(turns, options)
-        except InputError as error:
-            raise ApiError(400, str(error)) from None
-        return _with_tokens(tokens, "messages")
+    def _encode_turns(self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Sequence[int]:
+        return _with_tokens(self._pipeline.encode_turns(turns, options), "messages")
 
     @property
     def thinks(self) -> bool:
@@ -145,27 +130,3 @@ def _with_tokens(tokens: Sequence[int], field: str) -> Sequence[int]:
     if not tokens:
         raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field=field)
     return tokens
-
-
-def _with_images(content: str | Sequence[Mapping[str, str]]) -> str | list[dict[str, Any]]:
-    """A message's content with the bytes of its images in place of their data URLs.
-
-    Raises ApiError for any other URL: the server fetches nothing, and opens no file.
-    """
-    if isinstance(content, str):
-        return content
-    return [{**part, "image": _image_of(part["image"])} if "image" in part else dict(part) for part in content]
-
-
-def _image_of(url: str) -> bytes:
-    start = DATA.match(url)
-    if start is None:
-        raise _no_image("the server fetches nothing: give the image in a data URL, data:image/png;base64,...")
-    try:
-        return base64.b64decode(url[start.end() :], validate=True)
-    except ValueError:
-        raise _no_image("what follows base64, in the data URL is not in base64") from None
-
-
-def _no_image(message: str) -> ApiError:
-    return ApiError(400, f"image_url: {message}", code="invalid_field", field="messages")

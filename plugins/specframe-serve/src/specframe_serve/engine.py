@@ -16,7 +16,7 @@ from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
 from specframe_serve.errors import queue_full
 from specframe_serve.jobs import Job, Progress
-from specframe_serve.logprobs import PromptScores, committed_logprobs, prompt_logprobs
+from specframe_serve.logprobs import PromptScores, logprobs
 from specframe_serve.meters import Meters
 from specframe_serve.prefixes import Prefixes, aligned
 from specframe_serve.queue import Queue
@@ -56,7 +56,7 @@ class Engine:
         self._numbers = count()
         self._cycles = 0
         self._scoring: list[Job] = []  # those whose prompts get their log probabilities
-        self._scores_asked = self._scores_given = False
+        self._scores_asked = False
         self._given_up = False
         self._seconds = 1.0  # a job's time in its slot, smoothed
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
@@ -142,10 +142,10 @@ class Engine:
 
     def _read(self, session: Session) -> None:
         """Takes one turn of reading prompts: a piece of a long one, or short ones together."""
-        if self._scores_asked and not self._scores_given and not self._queue.half_read:
+        if self._scores_asked and not self._queue.scoring and not self._queue.half_read:
             self._pipeline.parts.target.request(frozenset({"last"}))
             self._prefixes.restart()
-            self._scores_given = True
+            self._queue.scoring = True
         job = self._queue.next_long(session.free)
         if job is None:
             self._admit(session, self._queue.next_short(session.free))
@@ -196,9 +196,6 @@ class Engine:
 
     def _admit_together(self, session: Session, jobs: Sequence[Job]) -> None:
         self._running |= {job.request.number: job for job in jobs}
-        for job in jobs:
-            if job.scored and not self._scores_given:
-                self._score(job)
         try:
             for entry in session.admit([job.request for job in jobs]):
                 entry.request = replace(entry.request, prefix=None)
@@ -210,12 +207,6 @@ class Engine:
                 self._end(jobs[0], "failed")
         for job in jobs:
             job.request = replace(job.request, prefix=None)
-
-    def _score(self, job: Job) -> None:
-        """Gives a job the log probabilities of its prompt."""
-        target = self._pipeline.parts.target
-        assert isinstance(target, NeuralTarget), "the web side refuses it for other targets"
-        job.prompt_logprobs = prompt_logprobs(target, job.request.tokens, job.logprobs or 0)
 
     def _begin_scores(self, job: Job, features: Tensor) -> None:
         """Has the scores of a job's prompt made between further cycles, from its features [L, D] of the tap `last`."""
@@ -245,25 +236,26 @@ class Engine:
             job = self._running[entry.request.number]
             if fresh:
                 job.entry, job.first = entry, now
-                if job.scored and self._scores_given:
+                if job.scored:
                     self._begin_scores(job, cycle.committed.features["last"][row])
                 self._meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
                 self._meters.paced((now - job.last) / max(accepted + 1, 1))
-                job.speculation.count(accepted, drafted[row] - 1, depths[row])
-                self._meters.speculation.count(accepted, drafted[row] - 1, depths[row])
+                for each in (job.acceptance, self._meters.acceptance):
+                    each.count_row(accepted, drafted[row] - 1, depths[row])
             job.last = now
             tokens = entry.tokens[job.sent :]
             job.sent = len(entry.tokens)
             self._meters.generated.inc(len(tokens))
             nodes = [0, *host.paths[row]][: len(tokens)]
-            logprobs = [] if job.logprobs is None else committed_logprobs(cycle, row, nodes, tokens, job.logprobs)
+            count = job.logprobs
+            found = [] if count is None else logprobs(cycle.scores.logits[row, nodes], tokens, count)
             if entry.error is not None:
                 log.error("a row failed: %s", entry.error)
             if entry.ended is not None:
                 self._finish(job, entry.ended, now)
-            job.send(Progress(tokens, logprobs, entry.ended))
+            job.send(Progress(tokens, found, entry.ended))
         self._cycles += 1
         if self._cycles % SETTLE == 0:
             self._clock.settle()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specframe import Entry, Request
+from specframe.plugin import Acceptance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,44 +25,6 @@ class Progress:
     """One for each of the tokens, or none where they were not asked for."""
     ended: str | None = None
     """`length`, `end`, `stop`, `cancelled`, `timeout`, `shutdown` or `failed`; None while it goes on."""
-
-
-@dataclass
-class Speculation:
-    """The acceptance of drafts, by cycles of rows. Cycles without a draft count as steps with nothing drafted."""
-
-    steps: int = 0
-    drafts: int = 0
-    """Steps that had a draft."""
-    drafted: int = 0
-    accepted: int = 0
-    reached: list[int] = field(default_factory=list)
-    """reached[d]: steps whose accepted path has more than d tokens."""
-    possible: list[int] = field(default_factory=list)
-    """possible[d]: steps whose draft has more than d levels."""
-
-    def count(self, accepted: int, drafted: int, levels: int) -> None:
-        """Counts one cycle of a row: accepted and drafted nodes, and the levels of the draft."""
-        self.steps += 1
-        self.drafts += drafted > 0
-        self.drafted += drafted
-        self.accepted += accepted
-        for counts, depth in ((self.reached, accepted), (self.possible, levels)):
-            counts.extend([0] * (levels - len(counts)))
-            for level in range(depth):
-                counts[level] += 1
-
-    def describe(self, nodes: int) -> dict[str, Any]:
-        """The figures by vLLM's names (its per-request `metrics.speculative_decoding`); `nodes` a draft has at most."""
-        return {
-            "mean_acceptance_length": 1 + self.accepted / self.steps if self.steps else 1.0,
-            "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
-            "acceptance_histogram": [more - less for more, less in pairwise([self.steps, *self.reached, 0])],
-            "num_spec_steps": self.steps,
-            "num_accepted_draft_tokens": self.accepted,
-            "num_draft_tokens": self.drafted,
-            "num_spec_tokens": nodes,
-        }
 
 
 @dataclass(eq=False)
@@ -107,7 +69,7 @@ class Job:
     """Time of the latest tokens."""
     first: float | None = None
     """Time of the first token."""
-    speculation: Speculation = field(default_factory=Speculation)
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     def send(self, progress: Progress) -> None:
         """Delivers progress, or holds it until the prompt has its scores."""

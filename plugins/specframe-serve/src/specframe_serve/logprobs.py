@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specframe.plugin import Cycle, NeuralTarget
+from specframe.plugin import NeuralTarget
 
 CHUNK = 64
 """The positions whose log probabilities are made at a time: each takes a vocabulary of float32."""
@@ -41,30 +41,6 @@ class PromptScores:
             logits = self._target.head(self._features[start : start + len(tokens)])
             self.found += logprobs(logits, tokens, self._count)
         return len(self.found) == len(self._tokens)
-
-
-def committed_logprobs(
-    cycle: Cycle, row: int, nodes: Sequence[int], tokens: Sequence[int], count: int
-) -> list[TokenLogprobs]:
-    """The log probabilities of the tokens that follow the nodes of a row, with the `count` likeliest of each."""
-    return logprobs(cycle.scores.logits[row, list(nodes)], tokens, count)
-
-
-@torch.inference_mode()
-def prompt_logprobs(target: NeuralTarget, prompt: Sequence[int], count: int) -> list[TokenLogprobs]:
-    """The log probabilities of a prompt's tokens from the second on, by one forward pass over the prompt.
-
-    Everything else waits for it: it is for a prompt that was read before the target gave features.
-    """
-    tokens = torch.tensor([list(prompt)], device=target.device)
-    logits = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool)).logits[0]  # [L, V]
-    return [
-        found
-        for start in range(0, len(prompt) - 1, CHUNK)
-        for found in logprobs(
-            logits[start : min(start + CHUNK, len(prompt) - 1)], prompt[start + 1 : start + 1 + CHUNK], count
-        )
-    ]
 
 
 def logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:

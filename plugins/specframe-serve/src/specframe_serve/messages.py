@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from specframe_serve.errors import ApiError, invalid
 from specframe_serve.structured import Strict
 from specframe_serve.tools import TOOLS, ToolCall
 
 PROMPTS = 4096
 """The most prompts or messages of one request."""
 
+DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
+"""The beginning of a data URL of an image."""
 Empty = Annotated[list[Any], Field(max_length=0)]
 
 
@@ -24,6 +29,11 @@ class TextPart(Strict):
     cache_control: dict[str, Any] | None = None
     annotations: Empty | None = None
     logprobs: Empty | None = None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The part as chat templates take it."""
+        return {"type": "text", "text": self.text}
 
 
 Texts = str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
@@ -43,29 +53,33 @@ class ImageURL(Strict):
 
 
 class ImagePart(Strict):
-    """An image in a message."""
+    """An image in a message; the Responses API has its URL without a level between."""
 
-    type: Literal["image_url"]
-    image_url: ImageURL
-
-    @property
-    def url(self) -> str:
-        """The place of the image."""
-        return self.image_url.url
-
-
-class InputImage(Strict):
-    """An image in a message, as the Responses API has it."""
-
-    type: Literal["input_image"]
-    image_url: str
+    type: Literal["image_url", "input_image"]
+    image_url: ImageURL | str
     detail: Literal["auto"] | None = None
     file_id: None = None
 
     @property
-    def url(self) -> str:
-        """The place of the image."""
-        return self.image_url
+    def shown(self) -> dict[str, Any]:
+        """The part as chat templates take it, with its bytes. Raises ApiError where they are not in the URL."""
+        url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
+        return {"type": "image", "image": image_of(url)}
+
+
+def image_of(url: str) -> bytes:
+    """The bytes in a data URL. Raises ApiError for any other URL: the server fetches nothing, and opens no file."""
+    start = DATA.match(url)
+    if start is None:
+        raise _no_image("the server fetches nothing: give the image in a data URL, data:image/png;base64,...")
+    try:
+        return b64decode(url[start.end() :], validate=True)
+    except ValueError:
+        raise _no_image("what follows base64, in the data URL is not in base64") from None
+
+
+def _no_image(message: str) -> ApiError:
+    return invalid("image_url", message, 400)
 
 
 def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
@@ -79,10 +93,8 @@ def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
 
 
 Part = Annotated[  # tags that are no fields' names
-    Annotated[TextPart, Tag("a text")]
-    | Annotated[ImagePart, Tag("an image")]
-    | Annotated[InputImage, Tag("an input image")],
-    Discriminator(tagger({"image_url": "an image", "input_image": "an input image"}, "a text")),
+    Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],
+    Discriminator(tagger({"image_url": "an image", "input_image": "an image"}, "a text")),
 ]
 
 
@@ -120,13 +132,8 @@ class Message(Strict):
         return turn | {name: value for name, value in given.items() if value is not None}
 
     @property
-    def _content(self) -> str | list[dict[str, str]]:
+    def _content(self) -> str | list[dict[str, Any]]:
         if isinstance(self.content, str):
             return self.content
-        texts = [part.text for part in self.content if isinstance(part, TextPart)]
-        if len(texts) == len(self.content):
-            return "".join(texts)
-        return [
-            {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image", "image": part.url}
-            for part in self.content
-        ]
+        shown = [part.shown for part in self.content]
+        return shown if any("image" in part for part in shown) else "".join(part["text"] for part in shown)

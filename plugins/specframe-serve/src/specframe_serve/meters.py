@@ -9,7 +9,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from specframe_serve.jobs import Speculation
+from specframe.plugin import Acceptance
 
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 Values = float | list[int] | list[float] | Mapping[str, float]
@@ -27,7 +27,7 @@ class Meters:
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
         self._model = model
-        self.speculation = Speculation()
+        self.acceptance = Acceptance()
         """Acceptance over all rows' cycles; admissions are none."""
         self._waiting: Sized = ()
         self._running: Sized = ()
@@ -83,20 +83,19 @@ class Meters:
 
     def collect(self) -> Iterator[Metric]:
         """The figures that are worked out when they are asked for: this is a collector of its own registry."""
-        counts = self.speculation
+        counts = self.acceptance
         counter, gauge = partial(self._shown, CounterMetricFamily), partial(self._shown, GaugeMetricFamily)
-        steps = max(counts.steps, 1)
-        yield counter("vllm:spec_decode_num_drafts", "Rows' cycles that had a draft", counts.drafts)
+        yield counter("vllm:spec_decode_num_drafts", "Rows' cycles that had a draft", sum(counts.possible[:1]))
         yield counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens: a tree's nodes", counts.drafted)
         yield counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted", counts.accepted)
         text = "Drafted tokens that were accepted, by depth from 0"
-        yield counter("vllm:spec_decode_num_accepted_tokens_per_pos", text, counts.reached, "position")
-        yield counter("specframe:cycles", "Rows' cycles, those without a draft included", counts.steps)
+        yield counter("vllm:spec_decode_num_accepted_tokens_per_pos", text, counts.by_depth, "position")
+        yield counter("specframe:cycles", "Rows' cycles, those without a draft included", counts.cycles)
         yield counter("specframe:cycles_drafted", "Rows' cycles with a draft so deep", counts.possible, "depth")
         text = "Tokens per cycle since the start, the target's own token included"
-        yield gauge("specframe:tau", text, 1 + counts.accepted / steps)
+        yield gauge("specframe:tau", text, counts.tau)
         text = "Share of cycles whose accepted path got so deep, since the start"
-        yield gauge("specframe:alpha", text, [count / steps for count in counts.reached], "depth")
+        yield gauge("specframe:alpha", text, counts.alpha, "depth")
         yield gauge("vllm:num_requests_waiting", "Rows that wait for a slot", len(self._waiting))
         yield gauge("vllm:num_requests_running", "Rows that are being decoded", len(self._running))
         seconds = {phase: self._seconds.get(phase, 0.0) for phase in PHASES}

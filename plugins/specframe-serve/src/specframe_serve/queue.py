@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 
 from specframe_serve.errors import shutting_down
@@ -24,6 +24,8 @@ class Queue:
         self.prefill = prefill
         self.piece = piece
         self.closed = False
+        self.scoring = False
+        """True once the target gives the features that prompts are scored by, until which those jobs wait."""
         self._jobs: deque[Job] = deque()
         self._change = Condition()
         self._owed = 0  # tokens of short prompts that were read since, for which the long one has turns
@@ -90,15 +92,19 @@ class Queue:
                 self._jobs.remove(job)
             return jobs
 
+    @property
+    def _ready(self) -> Iterator[Job]:
+        return (job for job in self._jobs if self.scoring or not job.scored)
+
     def _long(self) -> Job | None:
         """The first job that is read in pieces."""
-        return next((job for job in self._jobs if job.ahead or job.unread > self.prefill), None)
+        return next((job for job in self._ready if job.ahead or job.unread > self.prefill), None)
 
     def _short(self, long: Job | None, free: int) -> tuple[list[Job], int]:
         """The short jobs to admit together, and the tokens that are read for them."""
         jobs: list[Job] = []
         width, passed = 0, False
-        for job in self._jobs:
+        for job in self._ready:
             if job is long:
                 passed = True
                 free -= 1

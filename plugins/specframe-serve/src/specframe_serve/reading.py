@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specframe_serve.tools import ToolForm, held
+from specframe_serve.text import held
+from specframe_serve.tools import ToolForm
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
@@ -81,7 +81,17 @@ class Reply(Form):
         """vLLM's per-request figures, for a request with one answer."""
         if len(answers.all) != 1:
             return {}
-        return {"metrics": {"speculative_decoding": answers.all[0].job.speculation.describe(self.nodes)}}
+        counts = answers.all[0].job.acceptance
+        found = {
+            "mean_acceptance_length": counts.tau,
+            "draft_acceptance_rate": counts.efficiency,
+            "acceptance_histogram": [more - less for more, less in pairwise([counts.cycles, *counts.by_depth, 0])],
+            "num_spec_steps": counts.cycles,
+            "num_accepted_draft_tokens": counts.accepted,
+            "num_draft_tokens": counts.drafted,
+            "num_spec_tokens": self.nodes,
+        }
+        return {"metrics": {"speculative_decoding": found}}
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         own = {"id": f"{self.prefix}-{self.id}", "object": kind, "created": self.created}

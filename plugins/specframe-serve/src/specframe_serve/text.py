@@ -43,7 +43,7 @@ class TextStream:
         self._start, self._read = self._read, len(self._tokens)
         if self._read <= self._least:
             self._spared = len(self._text)
-        return self._give(self._held())
+        return self._give(max((held(self._text, stop) for stop in self._stops), default=0))
 
     def finish(self) -> str:
         """The rest of the text."""
@@ -66,14 +66,7 @@ class TextStream:
         """Returns the first position at which an unfinished stop text may begin."""
         return max(self._spared, self._given - len(stop))
 
-    def _held(self) -> int:
-        """Returns the number of last characters that may begin a stop text."""
-        return max(
-            (
-                size
-                for stop in self._stops
-                for size in range(1, min(len(stop), len(self._text) + 1))
-                if self._text.endswith(stop[:size])
-            ),
-            default=0,
-        )
+
+def held(text: str, end: str) -> int:
+    """Returns the number of last characters of a text that may begin a stop text or a tag."""
+    return next((size for size in range(len(end) - 1, 0, -1) if text.endswith(end[:size])), 0)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specframe_serve.structured import Schema, Strict, loosened
+from specframe_serve.text import held
 
 TOOLS = 128
 """The most functions of one request."""
@@ -230,11 +231,6 @@ class ToolForm:
 def shows_tools(template: str) -> bool:
     """Returns whether a chat template shows tools to the model."""
     return re.search(r"\btools\b", template) is not None
-
-
-def held(text: str, tag: str) -> int:
-    """Returns the number of last characters of a text that may begin a tag."""
-    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
 
 
 def written_turns(turns: Sequence[Mapping[str, Any]], template: str, tools: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specframe_serve.errors import invalid
-from specframe_serve.messages import PROMPTS, Empty, Message
+from specframe_serve.messages import PROMPTS, Empty, Message, image_of
 from specframe_serve.protocol import Budget, ChatRequest, CompletionRequest, Count, Sampled, Whole
 from specframe_serve.structured import Schema, Strict
 from specframe_serve.tools import TOOLS, Tool
@@ -67,7 +67,7 @@ class OllamaMessage(Message):
             return turn
         text = turn["content"]
         parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
-        shown = [{"type": "image", "image": f"data:image/any;base64,{image}"} for image in self.images]
+        shown = [{"type": "image", "image": image_of(f"data:image/any;base64,{image}")} for image in self.images]
         return turn | {"content": [*shown, *parts]}
 
 

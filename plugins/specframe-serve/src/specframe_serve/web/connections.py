@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import h11
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from specframe_serve.errors import ApiError
-from specframe_serve.web.records import HEALTH
+from specframe_serve.web.front import SPARE
 
 log = logging.getLogger("specframe.serve")
 
 QUIET = 60.0
 """Seconds between two log lines on refused connections."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
-
-
 SPARES = 128
 """Connections beyond the limit that may say what they want, as all do for a moment when clients connect anew. One more
 resets the oldest."""
-LITTLE = 1 << 16
-"""Bytes of a refused request that are read, so that its client reads the refusal in place of a reset."""
 
 
 @dataclass
@@ -79,7 +71,7 @@ class Connection(H11Protocol):
                 next(iter(spares)).transport.abort()
                 spares.pop(next(iter(spares)))
             spares[self] = None
-            self.app = Spare(self.app)
+            self.app_state = {**self.app_state, SPARE: True}
         super().connection_made(transport)
         self._expect()
 
@@ -111,30 +103,3 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-class Spare:
-    """The application on a connection beyond the limit: health and metrics, and a refusal of everything else."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request and ends the connection."""
-
-        async def closing(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
-        if scope["type"] == "http" and scope["path"] in HEALTH:
-            await self._app(scope, receive, closing)
-            return
-        read, more = 0, True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                while more and read < LITTLE:
-                    message = await receive()
-                    read, more = read + len(message.get("body", b"")), message.get("more_body", False)
-        error = ApiError(503, "all connections are in use", kind="server_error", code="too_many_connections")
-        await JSONResponse(error.body, error.status, {"Retry-After": "1"})(scope, receive, closing)

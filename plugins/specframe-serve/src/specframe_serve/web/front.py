@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -11,14 +12,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specframe_serve.errors import ApiError, shutting_down
 from specframe_serve.web.access import require_host
-from specframe_serve.web.records import RequestRecord
+from specframe_serve.web.records import HEALTH, RequestRecord
 
 CLOSE = (b"connection", b"close")
+SPARE = "specframe.spare"
+"""Key of the state of a request on a connection beyond the limit."""
+LITTLE = 1 << 16
+"""Bytes of a body that are read on a connection beyond the limit, so that its client reads the refusal in place of a
+reset."""
 
 
 class Front:
-    """Refuses requests under foreign names and of doubtful length, logs the others, and closes connections whose bodies
-    are not read."""
+    """Refuses requests under foreign names, of doubtful length and beyond the limit, logs the others, and closes
+    connections whose bodies are not read."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         """A front for an app; `hosts` are the names that the Host header may have, None: any."""
@@ -26,19 +32,26 @@ class Front:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or passes it on."""
+        """Answers a request, or passes it on; on a connection beyond the limit, those of probes alone."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         record = RequestRecord.of(scope, headers.get("x-request-id"))
-        body = Body(receive, pending="transfer-encoding" in headers or headers.get("content-length", "0") != "0")
+        spare = SPARE in scope.get("state", ())
+        pending = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+        async def receiving() -> Message:
+            nonlocal pending
+            message = await receive()
+            pending = pending and message["type"] == "http.request" and message.get("more_body", False)
+            return message
 
         async def closing(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 # What is left of a body would be read to its end, or taken for the next request.
-                more = [(b"x-request-id", record.id.encode()), *([CLOSE] if body.pending else [])]
+                more = [(b"x-request-id", record.id.encode()), *([CLOSE] if pending or spare else [])]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
@@ -47,29 +60,21 @@ class Front:
             require_host(headers, self._hosts)
             if "transfer-encoding" in headers and "content-length" in headers:
                 raise ApiError(400, "a request has Content-Length or Transfer-Encoding, not both")
+            if spare and scope["path"] not in HEALTH:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        left = LITTLE
+                        while pending and left > 0:
+                            left -= len((await receiving()).get("body", b""))
+                text, wait = "all connections are in use", {"Retry-After": "1"}
+                raise ApiError(503, text, kind="server_error", code="too_many_connections", headers=wait)
         except ApiError as error:
             app = JSONResponse(error.body, error.status, error.headers)
         try:
-            await app(scope, body.receive, closing)
+            await app(scope, receiving, closing)
         except asyncio.CancelledError:  # the server ends, and its time to finish has run out
             if record.status is None:
                 ended = shutting_down()
                 await JSONResponse(ended.body, ended.status)(scope, receive, closing)
         finally:
             record.write()
-
-
-class Body:
-    """The body of a request, as far as it has been received."""
-
-    def __init__(self, receive: Receive, pending: bool) -> None:
-        self._receive = receive
-        self.pending = pending
-        """True while a part of it is still to come."""
-
-    async def receive(self) -> Message:
-        """The next message."""
-        message = await self._receive()
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            self.pending = False
-        return message

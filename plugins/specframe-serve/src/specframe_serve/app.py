@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.applications import Starlette
@@ -25,12 +25,13 @@ from specframe_serve.meters import Meters
 from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.routes import Ollama
 from specframe_serve.protocol import ChatRequest, CompletionRequest
-from specframe_serve.replies import ChatReply, Reply, TextReply
+from specframe_serve.replies import ChatReply, TextReply
 from specframe_serve.response_replies import ResponseReply
 from specframe_serve.responses import ResponseRequest
 from specframe_serve.settings import ServeSettings
 from specframe_serve.web.access import require_key
 from specframe_serve.web.bodies import read
+from specframe_serve.web.events import Form
 from specframe_serve.web.front import Front
 from specframe_serve.web.schema import describe
 
@@ -50,6 +51,7 @@ POSTS: dict[str, type[BaseModel]] = {
     "/api/show": OllamaShow,
 }
 Handler = Callable[[Request], Awaitable[Response]]
+Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
 
 class Server:
@@ -60,20 +62,25 @@ class Server:
         self.meters = Meters(settings.name)
         self.engine = Engine(pipeline, settings, self.meters)
         self.desk = Desk(pipeline, settings, self.engine)
-        guarded = {
-            "/v1/models": (self._models, ["GET"]),
-            "/v1/models/{name:path}": (self._model, ["GET"]),
-            "/v1/chat/completions": (self._chat, ["POST"]),
-            "/v1/completions": (self._completions, ["POST"]),
-            "/v1/responses": (self._respond, ["POST"]),
-        } | Ollama(self.desk).routes
-        routes = [Route(path, self._guard(handler), methods=methods) for path, (handler, methods) in guarded.items()]
+        ollama = Ollama(self.desk)
+        guarded: dict[str, Handler] = {
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._model,
+            "/v1/chat/completions": partial(self._answer, ChatRequest, ChatReply),
+            "/v1/completions": partial(self._answer, CompletionRequest, TextReply),
+            "/v1/responses": self._respond,
+            "/api/version": ollama.version,
+            "/api/tags": ollama.tags,
+            "/api/ps": ollama.tags,
+            "/api/show": ollama.show,
+            "/api/chat": partial(ollama.answer, OllamaChat),
+            "/api/generate": partial(ollama.answer, OllamaGenerate),
+        }
+        open_to_all = {"/health": self._health, "/metrics": self._metrics, "/openapi.json": self._describe_routes}
+        handlers = open_to_all | {path: self._guard(handler) for path, handler in guarded.items()}
         starlette = Starlette(
             routes=[
-                Route("/health", self._health),
-                Route("/metrics", self._metrics),
-                Route("/openapi.json", self._describe_routes),
-                *routes,
+                Route(path, handler, methods=["POST" if path in POSTS else "GET"]) for path, handler in handlers.items()
             ],
             middleware=[_cross_origin(settings.origins)] if settings.origins else [],
             exception_handlers={
@@ -129,29 +136,13 @@ class Server:
             "max_model_len": self.engine.longest,
         }
 
-    async def _chat(self, request: Request) -> Response:
-        asked = await read(request, ChatRequest, self.settings.body)
-        return await self.desk.converse(request, asked, self._reply(ChatReply, asked))
-
-    async def _completions(self, request: Request) -> Response:
-        asked = await read(request, CompletionRequest, self.settings.body)
-        return await self.desk.complete(request, asked, self._reply(TextReply, asked))
-
-    def _reply(self, kind: type[Reply], asked: ChatRequest | CompletionRequest) -> Reply:
-        """The form of OpenAI's replies, with the prompts where they are asked for."""
-        return kind(
-            model=self.settings.name,
-            nodes=self.engine.nodes,
-            spell=self.desk.spell,
-            options=asked.stream_options,
-            echo=partial(self.desk.echoed, asked) if isinstance(asked, CompletionRequest) and asked.echo else None,
-        )
+    async def _answer(self, kind: type[Asked], form: Callable[[Asked, Desk], Form], request: Request) -> Response:
+        asked = await read(request, kind, self.settings.body)
+        return await self.desk.answer(request, asked, form(asked, self.desk))
 
     async def _respond(self, request: Request) -> Response:
         asked = await read(request, ResponseRequest, self.settings.body)
-        return await self.desk.converse(
-            request, asked.chat(), ResponseReply.of(self.settings.name, asked, self.desk.pipeline)
-        )
+        return await self.desk.answer(request, asked.chat(), ResponseReply(asked, self.desk))
 
 
 def _cross_origin(origins: Sequence[str]) -> Middleware:

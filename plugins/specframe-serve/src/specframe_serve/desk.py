@@ -17,7 +17,7 @@ from specframe.plugin import NeuralTarget
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
-from specframe_serve.errors import ApiError, invalid, too_long
+from specframe_serve.errors import ApiError, invalid
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.reading import AnswerReader
 from specframe_serve.settings import ServeSettings
@@ -51,37 +51,53 @@ class Desk:
                 field="model",
             )
 
-    async def converse(self, request: Request, asked: ChatRequest, form: Form) -> Response:
-        """The reply to a conversation. Raises ApiError for one that cannot be answered."""
+    async def answer(self, request: Request, asked: ChatRequest | CompletionRequest, form: Form) -> Response:
+        """The reply to a request. Raises ApiError for one that cannot be answered."""
         self.require_model(asked.model)
-        self._require_rows(asked.n)
+        rows = asked.n * (1 if isinstance(asked, ChatRequest) else len(asked.prompts))
+        if rows > self.settings.queue:  # more than it may ever take: before anything is made for them
+            most = f"the request asks for {rows} answers, and {self.settings.queue} may wait in this server"
+            raise ApiError(400, most, code="too_many_answers")
+        if isinstance(asked, ChatRequest):
+            prompt, reader, predicted = await self._turns(asked)
+            prompts: Sequence[Sequence[int]] = [prompt]
+        else:
+            prompts, reader, predicted = await self._prompts(asked), AnswerReader(), ()
+        headers = await self._compile(asked)
+        client = request.scope.get("specframe.client", "")
+        answers = Answers(self.engine, self.pipeline, prompts, asked, reader, client, predicted)
+        request.scope["specframe.record"].answers = answers
+        if asked.stream:
+            return EventStream(answers, form, headers)
+        done = asyncio.ensure_future(answers.finished())
+        done.add_done_callback(_note)
+        left = asyncio.ensure_future(_departure(request))
+        try:
+            await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                return Response(status_code=499)  # the client has left: sent to none, and seen in logs
+            await done
+            return JSONResponse(form.whole(answers), headers=headers)
+        finally:
+            done.cancel()
+            left.cancel()
+            answers.close()
+
+    async def _turns(self, asked: ChatRequest) -> tuple[Sequence[int], AnswerReader, Sequence[int]]:
+        """The prompt of a conversation, the reader of its answers, and the text that they probably repeat."""
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             asked.enforce(calls)
-        texts = [asked.predicted, *(message.turn["content"] for message in asked.messages)]
-        self.encoder.require_short(texts, asked.needed, self.engine.longest)
-        prompt, predicted = await self.encoder.chat(asked), await self.encoder.predicted(asked)
-        return await self._reply(request, asked, [prompt], form, self.encoder.reader(asked, prompt), predicted)
+        texts = [text for message in asked.messages if isinstance(text := message.turn["content"], str)]
+        self.encoder.require_short([asked.predicted, *texts], asked.needed, self.engine.longest)
+        prompt = await self.encoder.chat(asked)
+        return prompt, self.encoder.reader(asked, prompt), await self.encoder.predicted(asked)
 
-    async def complete(self, request: Request, asked: CompletionRequest, form: Form) -> Response:
-        """The reply to prompts without a template. Raises ApiError for those that cannot be continued."""
-        self.require_model(asked.model)
-        self._require_rows(len(asked.prompts) * asked.n)
-        if not asked.prompts:
-            raise invalid("prompt", "there is none")
-        if asked.best_of not in (None, asked.n):
-            raise invalid("best_of", "it must be n; answers are not ranked")
+    async def _prompts(self, asked: CompletionRequest) -> Sequence[Sequence[int]]:
+        """The prompts of a request without a template."""
         self.encoder.require_short(asked.prompts, asked.needed, self.engine.longest)
-        for prompt in asked.prompts:
-            if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
-                raise too_long(len(prompt), asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
             raise invalid("echo", "this target gives no log probabilities of prompts")
-        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form, AnswerReader())
-
-    def echoed(self, asked: CompletionRequest, index: int) -> str:
-        """The text of an answer's prompt."""
-        prompt = asked.prompts[index // asked.n]
-        return prompt if isinstance(prompt, str) else self.pipeline.decode(prompt)
+        return await self.encoder.texts(asked.prompts)
 
     def prepare(self) -> None:
         """Reads the tokenizer for grammars, which takes a second of a large one; nothing where it cannot be done."""
@@ -107,41 +123,6 @@ class Desk:
             warning = {"Warning": f"299 specframe {json.dumps(cut(f'ignored in {refusal}'))}"}
             asked.loosen()
         return warning
-
-    def _require_rows(self, count: int) -> None:
-        """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
-        if count > self.settings.queue:
-            most = f"the request asks for {count} answers, and {self.settings.queue} may wait in this server"
-            raise ApiError(400, most, code="too_many_answers")
-
-    async def _reply(
-        self,
-        request: Request,
-        asked: ChatRequest | CompletionRequest,
-        prompts: Sequence[Sequence[int]],
-        form: Form,
-        reader: AnswerReader,
-        predicted: Sequence[int] = (),
-    ) -> Response:
-        headers = await self._compile(asked)
-        client = request.scope.get("specframe.client", "")
-        answers = Answers(self.engine, self.pipeline, prompts, asked, reader, client, predicted)
-        request.scope["specframe.record"].answers = answers
-        if asked.stream:
-            return EventStream(answers, form, headers)
-        done = asyncio.ensure_future(answers.finished())
-        done.add_done_callback(_note)
-        left = asyncio.ensure_future(_departure(request))
-        try:
-            await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                return Response(status_code=499)  # the client has left: sent to none, and seen in logs
-            await done
-            return JSONResponse(form.whole(answers), headers=headers)
-        finally:
-            done.cancel()
-            left.cancel()
-            answers.close()
 
 
 def _note(done: asyncio.Future[list[Answer]]) -> None:

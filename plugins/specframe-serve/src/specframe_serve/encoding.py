@@ -26,7 +26,7 @@ class Encoder:
         self._text = replace(pipeline, run=replace(pipeline.run, chat=False))
         self._turn = asyncio.Lock()
         vocabulary = {} if pipeline.tokenizer is None else pipeline.tokenizer.get_vocab()
-        self._widest = max(map(len, vocabulary), default=0)  # characters of the longest token
+        self._widest = max(map(len, vocabulary), default=1 << 62)  # characters of the longest token
 
     async def chat(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
@@ -46,14 +46,14 @@ class Encoder:
         async with self._turn:
             return list((await asyncio.to_thread(tokenizer, asked.predicted, add_special_tokens=False))["input_ids"])
 
-    def require_short(self, texts: Iterable[object], answer: int, context: int) -> None:
-        """Raises ApiError for texts too long for the context if each token were the vocabulary's longest.
+    def require_short(self, prompts: Iterable[str | Sequence[int]], answer: int, context: int) -> None:
+        """Raises ApiError for prompts too long for the context, of texts if each token were the vocabulary's longest.
 
         So the tokenizer, of which there is one, reads no text that is refused by its length in any case.
         """
-        longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
-        if self._widest and longest > self._widest * context:
-            raise too_long(longest // self._widest, answer, context)
+        least = max(len(prompt) // self._widest if isinstance(prompt, str) else len(prompt) for prompt in prompts)
+        if least >= context:
+            raise too_long(least, answer, context)
 
     async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
         """The tokens of each prompt as it is. Raises ApiError for one without tokens."""

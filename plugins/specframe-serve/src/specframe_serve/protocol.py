@@ -260,8 +260,12 @@ class CompletionRequest(Generation):
 
     @model_validator(mode="after")
     def _has_an_answer(self) -> CompletionRequest:
+        if not self.prompt and not isinstance(self.prompt, str):
+            raise invalid("prompt", "there is none")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens is 0 with echo alone")
+            raise invalid("max_tokens", "it is 0 with echo alone")
+        if self.best_of not in (None, self.n):
+            raise invalid("best_of", "it must be n; answers are not ranked")
         return self
 
     @property

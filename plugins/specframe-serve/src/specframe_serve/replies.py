@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
+from specframe_serve.desk import Desk
 from specframe_serve.logprobs import TokenLogprobs
-from specframe_serve.protocol import StreamOptions
+from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.text import HALF
 from specframe_serve.web.events import Form, event
 
 DONE = "data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reply(Form):
     """The parts that all objects of one reply have in common."""
 
-    nodes: int
-    """Tokens a draft may have."""
-    spell: Callable[[int], str]
-    """A token's own text, special tokens included."""
-    options: StreamOptions
-    echo: Callable[[int], str] | None = None
-    """The prompt's text before an answer, by its index; None: prompts do not precede answers."""
-    prefix: str = ""
+    prefix: str
     """The beginning of its ids."""
-    kind: str = ""
+    kind: str
     """The kind of its object."""
-    chunks: str = ""
+    chunks: str
     """The kind of its objects in a stream."""
+
+    def __init__(self, asked: ChatRequest | CompletionRequest, desk: Desk) -> None:
+        """The reply to a request at a desk."""
+        super().__init__(desk.settings.name)
+        self.asked, self.options, self.desk = asked, asked.stream_options, desk
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
@@ -89,7 +86,7 @@ class Reply(Form):
             "num_spec_steps": counts.cycles,
             "num_accepted_draft_tokens": counts.accepted,
             "num_draft_tokens": counts.drafted,
-            "num_spec_tokens": self.nodes,
+            "num_spec_tokens": self.desk.engine.nodes,
         }
         return {"metrics": {"speculative_decoding": found}}
 
@@ -98,13 +95,10 @@ class Reply(Form):
         return own | {"model": self.model, "choices": choices}
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChatReply(Reply):
     """Replies of `/v1/chat/completions`."""
 
-    prefix: str = "chatcmpl"
-    kind: str = "chat.completion"
-    chunks: str = "chat.completion.chunk"
+    prefix, kind, chunks = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
         """A piece of an answer; the first one has the role, and each call is whole."""
@@ -137,26 +131,28 @@ class ChatReply(Reply):
         return {"content": content, "refusal": None}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self.spell(token)
+        text = self.desk.spell(token)
         return {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextReply(Reply):
     """Replies of `/v1/completions`."""
 
-    prefix: str = "cmpl"
-    kind: str = "text_completion"
-    chunks: str = "text_completion"
+    prefix, kind, chunks = "cmpl", "text_completion", "text_completion"
 
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
         """A piece of an answer; the first one has the prompt, where it is asked for."""
         return {
             "index": answer.index,
-            "text": self.echo(answer.index) + piece.text if self.echo is not None and first else piece.text,
+            "text": (self._prompt(answer) if first else "") + piece.text,
             "logprobs": self._logprobs(answer, piece.tokens, piece.logprobs, first),
             "finish_reason": answer.finish,
         }
+
+    def _prompt(self, answer: Answer) -> str:
+        """The prompt before an answer, where it is asked for."""
+        prompt = self.asked.prompts[answer.index // self.asked.n] if self.asked.echo else ""
+        return prompt if isinstance(prompt, str) else self.desk.pipeline.decode(prompt)
 
     def _logprobs(
         self, answer: Answer, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], first: bool
@@ -166,12 +162,12 @@ class TextReply(Reply):
             return None
         before: list[int] = [] if first else answer.tokens[: -len(tokens)]
         found: list[TokenLogprobs | None] = list(logprobs)
-        if self.echo is not None and first:
+        if self.asked.echo and first:
             tokens, found = [*answer.prompt, *tokens], [None, *answer.job.prompt_logprobs, *found]
-        elif self.echo is not None:
+        elif self.asked.echo:
             before = [*answer.prompt, *before]
-        spelled = [self.spell(token) for token in tokens]
-        start = sum(len(self.spell(token)) for token in before)
+        spelled = [self.desk.spell(token) for token in tokens]
+        start = sum(len(self.desk.spell(token)) for token in before)
         return {
             "tokens": spelled,
             "token_logprobs": [None if each is None else each.chosen for each in found],
@@ -184,6 +180,6 @@ class TextReply(Reply):
     def _likeliest(self, own: str, found: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens by their texts, and the chosen one; the likeliest of several with the same text."""
         best: dict[str, float] = {}
-        for text, value in [*((self.spell(token), value) for token, value in found.top), (own, found.chosen)]:
+        for text, value in [*((self.desk.spell(token), value) for token, value in found.top), (own, found.chosen)]:
             best.setdefault(text, value)
         return best

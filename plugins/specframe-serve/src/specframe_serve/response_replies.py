@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from specframe import Pipeline
 from specframe_serve.answers import Answer, Answers
+from specframe_serve.desk import Desk
 from specframe_serve.errors import ApiError
 from specframe_serve.responses import ResponseRequest
 from specframe_serve.web.events import Form, event
@@ -17,28 +15,20 @@ TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """The names of the texts of items, in events."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResponseReply(Form):
-    """The reply to one request."""
+    """The reply to one request, whose settings are the pipeline's where it gives none."""
 
-    asked: ResponseRequest
-    temperature: float
-    top_p: float
-    numbers: Iterator[int] = field(default_factory=count)
-    """Counter of a stream's events."""
-    begun: list[str] = field(default_factory=list)
-    """The kinds of items that a stream has begun."""
-
-    @classmethod
-    def of(cls, model: str, asked: ResponseRequest, pipeline: Pipeline) -> ResponseReply:
-        """The reply to a request, whose settings are the pipeline's where it gives none."""
-        sampling = pipeline.sampling
-        return cls(
-            model=model,
-            asked=asked,
-            temperature=sampling.temperature if asked.temperature is None else asked.temperature,
-            top_p=sampling.top_p if asked.top_p is None else asked.top_p,
-        )
+    def __init__(self, asked: ResponseRequest, desk: Desk) -> None:
+        """The reply to a request at a desk."""
+        super().__init__(desk.settings.name)
+        sampling = desk.pipeline.sampling
+        self.asked = asked
+        self.temperature = sampling.temperature if asked.temperature is None else asked.temperature
+        self.top_p = sampling.top_p if asked.top_p is None else asked.top_p
+        self.numbers = count()
+        """Counter of a stream's events."""
+        self.begun: list[str] = []
+        """The kinds of items that a stream has begun."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
@@ -60,7 +50,7 @@ class ResponseReply(Form):
     def begin(self, answers: Answers) -> str:
         """The events that begin a stream."""
         begun = self._object("in_progress")
-        return self._named("response.created", response=begun) + self._named("response.in_progress", response=begun)
+        return self._named("created", response=begun) + self._named("in_progress", response=begun)
 
     def add(self, answers: Answers, answer: Answer) -> str:
         """The events of new text."""
@@ -70,7 +60,7 @@ class ResponseReply(Form):
                 self.begun.append(kind)
                 events += self._begin(kind, len(self.begun) - 1)
             if text:
-                events += self._add(kind, self.begun.index(kind), text)
+                events += self._text("delta", kind, self.begun.index(kind), delta=text)
         return events
 
     def end(self, answers: Answers) -> str:
@@ -83,34 +73,28 @@ class ResponseReply(Form):
             if item["type"] not in self.begun:
                 events += self._begin(item["type"], place)
             events += self._close(item, place)
-        return events + self._named(f"response.{whole['status']}", response=whole)
+        return events + self._named(whole["status"], response=whole)
 
     def _named(self, name: str, /, **fields: Any) -> str:
+        name = f"response.{name}"
         return event({"type": name, "sequence_number": next(self.numbers)} | fields, name)
 
     def _begin(self, kind: str, place: int) -> str:
         """The events that begin an item of text."""
-        added = self._named(
-            "response.output_item.added", item=self._item(kind, None, "in_progress"), output_index=place
-        )
-        return added + self._named("response.content_part.added", part=_content(kind, ""), **self._part(kind, place))
+        added = self._named("output_item.added", item=self._item(kind, None, "in_progress"), output_index=place)
+        return added + self._named("content_part.added", part=_content(kind, ""), **self._part(kind, place))
 
-    def _add(self, kind: str, place: int, text: str) -> str:
+    def _text(self, event: str, kind: str, place: int, **fields: Any) -> str:
+        """An event of an item's text."""
         more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
-        return self._named(f"response.{TEXTS[kind]}.delta", delta=text, **more, **self._part(kind, place))
+        return self._named(f"{TEXTS[kind]}.{event}", **fields, **more, **self._part(kind, place))
 
     def _close(self, item: dict[str, Any], place: int) -> str:
         """The events that end an item of text."""
         kind, part = item["type"], item["content"][0]
-        more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
-        where = self._part(kind, place)
-        return "".join(
-            [
-                self._named(f"response.{TEXTS[kind]}.done", text=part["text"], **more, **where),
-                self._named("response.content_part.done", part=part, **where),
-                self._named("response.output_item.done", item=item, output_index=place),
-            ]
-        )
+        ended = self._text("done", kind, place, text=part["text"])
+        ended += self._named("content_part.done", part=part, **self._part(kind, place))
+        return ended + self._named("output_item.done", item=item, output_index=place)
 
     def _part(self, kind: str, place: int) -> dict[str, Any]:
         """The place of an item's text."""
@@ -120,20 +104,16 @@ class ResponseReply(Form):
         """The events of a call, which is sent whole."""
         where, arguments = {"item_id": item["id"], "output_index": place}, item["arguments"]
         begun = item | {"status": "in_progress", "arguments": ""}
-        return "".join(
-            [
-                self._named("response.output_item.added", item=begun, output_index=place),
-                self._named("response.function_call_arguments.delta", delta=arguments, **where),
-                self._named("response.function_call_arguments.done", arguments=arguments, name=item["name"], **where),
-                self._named("response.output_item.done", item=item, output_index=place),
-            ]
-        )
+        events = self._named("output_item.added", item=begun, output_index=place)
+        events += self._named("function_call_arguments.delta", delta=arguments, **where)
+        events += self._named("function_call_arguments.done", arguments=arguments, name=item["name"], **where)
+        return events + self._named("output_item.done", item=item, output_index=place)
 
     def error(self, error: ApiError) -> str:
         """The event that ends a stream with an error."""
         found = error.body["error"]
         failed = self._object("failed") | {"error": {"code": found["code"] or found["type"], "message": str(error)}}
-        return self._named("response.failed", response=failed)
+        return self._named("failed", response=failed)
 
     def _object(self, status: str) -> dict[str, Any]:
         asked, choice = self.asked, self.asked.tool_choice or "auto"

@@ -13,6 +13,9 @@ from specframe_serve.protocol import Budget, ChatRequest, CompletionRequest, Cou
 from specframe_serve.structured import Schema, Strict
 from specframe_serve.tools import TOOLS, Tool
 
+LATEST = ":latest"
+"""Tag that Ollama's clients add to a name without one."""
+
 
 class OllamaOptions(Sampled):
     """The field `options`. The recipe holds where one is left out."""
@@ -88,7 +91,16 @@ class OllamaRequest(Strict):
             return self.format
         return {"type": "object"} if self.format == "json" else None
 
-    def chat_request(self, model: str | None, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> ChatRequest:
+    @property
+    def name(self) -> str:
+        """The model's name without the tag that Ollama's clients add to one."""
+        return self.model.removesuffix(LATEST)
+
+    def request(self) -> ChatRequest | CompletionRequest | None:
+        """The request in OpenAI's terms; None: it has no question, by which clients have a model loaded."""
+        raise NotImplementedError
+
+    def chat_request(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> ChatRequest:
         """The request for a chat completion."""
         effort = self.think if isinstance(self.think, str) else {None: None, True: "medium", False: "none"}[self.think]
         given = self.options.generation() | {
@@ -97,7 +109,7 @@ class OllamaRequest(Strict):
             "guided_json": self.schema_,
             "tools": list(tools),
         }
-        return ChatRequest(model=model, messages=list(messages), **given)
+        return ChatRequest(model=self.name, messages=list(messages), **given)
 
 
 class OllamaChat(OllamaRequest):
@@ -106,9 +118,9 @@ class OllamaChat(OllamaRequest):
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True, max_length=PROMPTS)] = Field(default_factory=list)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
-    def request(self, model: str | None) -> ChatRequest:
-        """The request in OpenAI's terms."""
-        return self.chat_request(model, self.messages, self.tools)
+    def request(self) -> ChatRequest | None:
+        """The request in OpenAI's terms; None: it has no question."""
+        return self.chat_request(self.messages, self.tools) if self.messages else None
 
 
 class OllamaGenerate(OllamaRequest):
@@ -122,18 +134,18 @@ class OllamaGenerate(OllamaRequest):
     suffix: Annotated[str, Field(max_length=0)] | None = None
     template: Annotated[str, Field(max_length=0)] | None = None
 
-    def request(self, model: str | None) -> ChatRequest:
-        """The request in OpenAI's terms, a conversation of one question."""
+    def request(self) -> ChatRequest | CompletionRequest | None:
+        """The request in OpenAI's terms: one question, or a text without a template. Raises ApiError for its images."""
+        if not self.prompt:
+            return None
+        if self.raw:
+            if self.images:
+                raise invalid("images", "a raw prompt takes none", 400)
+            given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
+            return CompletionRequest(model=self.name, prompt=self.prompt, **given)
         system = [Message(role="system", content=self.system)] if self.system else []
         question = OllamaMessage(role="user", content=self.prompt, images=self.images)
-        return self.chat_request(model, [*system, question])
-
-    def completion(self, model: str | None) -> CompletionRequest:
-        """The request in OpenAI's terms, a text without a template. Raises ApiError for images."""
-        if self.images:
-            raise invalid("images", "a raw prompt takes none", 400)
-        given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
-        return CompletionRequest(model=model, prompt=self.prompt, **given)
+        return self.chat_request([*system, question])
 
 
 class OllamaShow(Strict):

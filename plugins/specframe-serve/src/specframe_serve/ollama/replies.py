@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
+from specframe_serve.ollama.protocol import OllamaChat, OllamaRequest
 from specframe_serve.reading import AnswerParts
 from specframe_serve.web.events import Form
 
 NANO = 1_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class OllamaReply(Form):
     """The reply to one request."""
 
-    chat: bool
-    """True if it is a turn of a conversation, rather than a text."""
-    media_type: str = "application/x-ndjson"
-    waiting: str = ""
-    """Lines of JSON have no comments."""
+    media_type, waiting = "application/x-ndjson", ""  # lines of JSON have no comments
+
+    def __init__(self, asked: OllamaRequest) -> None:
+        """The reply to a request, a turn of a conversation or a text."""
+        super().__init__(asked.model)
+        self.chat = isinstance(asked, OllamaChat)
 
     def loaded(self) -> dict[str, Any]:
         """The reply to a request without a question, by which clients have a model loaded."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
@@ -15,17 +14,17 @@ from specframe_serve.answers import Answer, Answers
 from specframe_serve.errors import ApiError
 
 
-@dataclass(frozen=True, kw_only=True)
 class Form:
     """The form of one reply, in some API."""
 
-    model: str
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time()))
-    media_type: str = "text/event-stream"
+    media_type = "text/event-stream"
     """The stream's."""
-    waiting: str = ": waiting\n\n"
+    waiting = ": waiting\n\n"
     """A comment, which clients skip, so that proxies do not take a queued request for a dead one."""
+
+    def __init__(self, model: str) -> None:
+        """The form of a reply by a model of that name."""
+        self.model, self.id, self.created = model, secrets.token_hex(12), int(time())
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object, when all answers are done."""

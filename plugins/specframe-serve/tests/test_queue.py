@@ -16,7 +16,6 @@ from specframe_serve import answers
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError
 from specframe_serve.jobs import Job
-from specframe_serve.meters import Meters
 from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
 
@@ -41,7 +40,7 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
 def test_clients_that_obey_the_time_to_wait_finish_nearly_as_soon_as_without_refusals(pipeline, slots, seconds):
     """200 clients at once, by a clock of the test's own: at most 1.3 times what they take without a refusal."""
     random.seed(0)
-    engine = Engine(pipeline, ServeSettings(name="small", slots=slots, queue=16), Meters("small"))
+    engine = Engine(pipeline, ServeSettings(name="small", slots=slots, queue=16))
     numbers, refused, now, running = count(), 0, 0.0, 0
     events = [
         (0.0, next(numbers), Job(Request(tokens=[1], max_new_tokens=1), lambda progress: None)) for _ in range(200)

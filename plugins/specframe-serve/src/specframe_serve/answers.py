@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import NamedTuple
@@ -165,7 +166,7 @@ class Answers:
         asked, pipeline = self._asked, self._pipeline
         job = Job(
             request,
-            self._receiver(index),
+            partial(self._receive, index),
             logprobs=asked.likeliest,
             scored=isinstance(asked, CompletionRequest) and asked.echo and asked.likeliest is not None,
             salt=self._salt,
@@ -218,7 +219,9 @@ class Answers:
                 raise too_slow(self._engine.settings.timeout)
             if progress.ended == "shutdown":
                 raise shutting_down()
-            if progress.ended in ("failed", "cancelled"):
+            if progress.ended == "cancelled":
+                raise ApiError(499, "the client left before its answers were there")
+            if progress.ended == "failed":
                 raise self._failure(answer)
             answer.add(progress)
             if answer.finish is not None:
@@ -232,19 +235,15 @@ class Answers:
         why, grammar = answer.job.request.failure, self._asked.grammar
         return failed() if why is None or grammar is None else as_refusal(*grammar, f"it cannot be followed: {why}")
 
-    async def finished(self) -> list[Answer]:
-        """The answers, once all are done."""
+    async def finished(self) -> None:
+        """Ends when all are done. Raises what `pieces` raises."""
         async for _ in self.pieces():
             pass
-        return self.all
 
     def close(self) -> None:
         """Cancels the unfinished rows."""
         self._engine.cancel([answer.job for answer in self.all if answer.finish is None])
 
-    def _receiver(self, index: int) -> Callable[[Progress], None]:
-        def receive(progress: Progress) -> None:
-            with suppress(RuntimeError):  # the web side has ended, and with it its loop
-                self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))
-
-        return receive
+    def _receive(self, index: int, progress: Progress) -> None:
+        with suppress(RuntimeError):  # the web side has ended, and with it its loop
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from specframe import InputError, Pipeline
 from specframe_serve.desk import Desk
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, failed
-from specframe_serve.meters import Meters
 from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.routes import Ollama
 from specframe_serve.protocol import ChatRequest, CompletionRequest
@@ -59,8 +58,7 @@ class Server:
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings = settings
-        self.meters = Meters(settings.name)
-        self.engine = Engine(pipeline, settings, self.meters)
+        self.engine = Engine(pipeline, settings)
         self.desk = Desk(pipeline, settings, self.engine)
         ollama = Ollama(self.desk)
         guarded: dict[str, Handler] = {
@@ -78,11 +76,13 @@ class Server:
         }
         open_to_all = {"/health": self._health, "/metrics": self._metrics, "/openapi.json": self._describe_routes}
         handlers = open_to_all | {path: self._guard(handler) for path, handler in guarded.items()}
+        every = ["*"]
+        pages = [Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=every, allow_headers=every)]
         starlette = Starlette(
             routes=[
                 Route(path, handler, methods=["POST" if path in POSTS else "GET"]) for path, handler in handlers.items()
             ],
-            middleware=[_cross_origin(settings.origins)] if settings.origins else [],
+            middleware=pages if settings.origins else [],
             exception_handlers={
                 ApiError: _refuse,
                 InputError: _refuse_input,
@@ -115,7 +115,7 @@ class Server:
         return JSONResponse({"status": "ok" if alive else "down"}, 200 if alive else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.meters.render(), media_type="text/plain; version=0.0.4")
+        return Response(self.engine.meters.render(), media_type="text/plain; version=0.0.4")
 
     async def _describe_routes(self, request: Request) -> Response:
         return JSONResponse(describe(GETS, POSTS, bool(self.settings.key or self.settings.keys)))
@@ -143,11 +143,6 @@ class Server:
     async def _respond(self, request: Request) -> Response:
         asked = await read(request, ResponseRequest, self.settings.body)
         return await self.desk.answer(request, asked.chat(), ResponseReply(asked, self.desk))
-
-
-def _cross_origin(origins: Sequence[str]) -> Middleware:
-    """Lets web pages of these origins send requests."""
-    return Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

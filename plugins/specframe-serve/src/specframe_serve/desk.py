@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from specframe import InputError, Pipeline
 from specframe.plugin import NeuralTarget
-from specframe_serve.answers import Answer, Answers
+from specframe_serve.answers import Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, invalid
@@ -69,18 +69,12 @@ class Desk:
         request.scope["specframe.record"].answers = answers
         if asked.stream:
             return EventStream(answers, form, headers)
-        done = asyncio.ensure_future(answers.finished())
-        done.add_done_callback(_note)
-        left = asyncio.ensure_future(_departure(request))
+        leaving = asyncio.create_task(_departure(request, answers))
         try:
-            await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                return Response(status_code=499)  # the client has left: sent to none, and seen in logs
-            await done
+            await answers.finished()
             return JSONResponse(form.whole(answers), headers=headers)
         finally:
-            done.cancel()
-            left.cancel()
+            leaving.cancel()
             answers.close()
 
     async def _turns(self, asked: ChatRequest) -> tuple[Sequence[int], AnswerReader, Sequence[int]]:
@@ -125,13 +119,8 @@ class Desk:
         return warning
 
 
-def _note(done: asyncio.Future[list[Answer]]) -> None:
-    """Takes note of an error after the client has left, which has no reader any more."""
-    if not done.cancelled():
-        done.exception()
-
-
-async def _departure(request: Request) -> None:
-    """Ends when the client has gone."""
+async def _departure(request: Request, answers: Answers) -> None:
+    """Gives the answers up once the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    answers.close()

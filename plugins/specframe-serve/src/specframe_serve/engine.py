@@ -38,7 +38,7 @@ class Engine:
     prompts wait long for it.
     """
 
-    def __init__(self, pipeline: Pipeline, settings: ServeSettings, meters: Meters) -> None:
+    def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         """An engine that waits for `start`."""
         self.settings = settings
         self.longest = min(settings.context, pipeline.parts.target.context)
@@ -46,7 +46,6 @@ class Engine:
         self.nodes = pipeline.parts.nodes - 1
         """Tokens a draft may have."""
         self._pipeline = pipeline
-        self._meters = meters
         self._piece = settings.piece_on(text_of(pipeline.parts.target).device)
         self._queue = Queue(settings.queue, settings.prefill, self._piece)
         self._running: dict[int, Job] = {}
@@ -60,7 +59,7 @@ class Engine:
         self._given_up = False
         self._seconds = 1.0  # a job's time in its slot, smoothed
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
-        meters.follow(self._queue, self._running, self._clock.seconds)
+        self.meters = Meters(settings.name, self._queue, self._running, self._clock.seconds)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -86,7 +85,7 @@ class Engine:
             self._scores_asked |= job.scored
             job.known = self._prefixes.count(job)
         if not self._queue.put(jobs):
-            self._meters.refused.inc()
+            self.meters.refused.inc()
             drained = self._seconds * self.settings.queue / 2 / self.settings.slots  # seconds for half of the queue
             wait = min(max(drained, SHORTEST_WAIT), LONGEST_WAIT)
             raise queue_full(self.settings.queue, wait * uniform(0.5, 1.5))
@@ -238,16 +237,16 @@ class Engine:
                 job.entry, job.first = entry, now
                 if job.scored:
                     self._begin_scores(job, cycle.committed.features["last"][row])
-                self._meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
+                self.meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
-                self._meters.paced((now - job.last) / max(accepted + 1, 1))
-                for each in (job.acceptance, self._meters.acceptance):
+                self.meters.paced((now - job.last) / max(accepted + 1, 1))
+                for each in (job.acceptance, self.meters.acceptance):
                     each.count_row(accepted, drafted[row] - 1, depths[row])
             job.last = now
             tokens = entry.tokens[job.sent :]
             job.sent = len(entry.tokens)
-            self._meters.generated.inc(len(tokens))
+            self.meters.generated.inc(len(tokens))
             nodes = [0, *host.paths[row]][: len(tokens)]
             count = job.logprobs
             found = [] if count is None else logprobs(cycle.scores.logits[row, nodes], tokens, count)
@@ -270,4 +269,4 @@ class Engine:
         job.features.clear()
         if job.first is not None:
             self._seconds += 0.1 * (now - job.first - self._seconds)
-        self._meters.ended(reason, now - job.arrived, job.first and now - job.first, job.sent)
+        self.meters.ended(reason, now - job.arrived, job.first and now - job.first, job.sent)

@@ -7,7 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from specframe_serve.errors import ApiError, invalid
 from specframe_serve.structured import Strict
@@ -117,17 +117,20 @@ class Message(Strict):
             raise ValueError("a message has a content")
         if self.tool_calls and self.role != "assistant":
             raise ValueError("tool_calls are an assistant's")
-        self._calls = [call.call for call in self.tool_calls]
+        for call in self.tool_calls:
+            call.require_arguments()
         return self
-
-    _calls: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
     @property
     def turn(self) -> dict[str, Any]:
         """The turn as chat templates take it, each of which reads its own fields; a list of parts in place of the text
         if it has an image."""
         turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
-        given = {"name": self.name, "tool_calls": self._calls or None, "tool_call_id": self.tool_call_id}
+        given = {
+            "name": self.name,
+            "tool_calls": [call.call for call in self.tool_calls] or None,
+            "tool_call_id": self.tool_call_id,
+        }
         given["reasoning_content"] = self.reasoning_content or self.reasoning
         return turn | {name: value for name, value in given.items() if value is not None}
 

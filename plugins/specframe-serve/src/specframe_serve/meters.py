@@ -24,14 +24,13 @@ REASONS = {"end": "stop", "stop": "stop", "length": "length", "failed": "error"}
 class Meters:
     """The figures of one server, in a registry of its own; they are made in the engine's thread and read in others."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, waiting: Sized, running: Sized, seconds: Mapping[str, float]) -> None:
+        """Shows at the time of asking how many rows wait and run, and the seconds by phase."""
         self.registry = CollectorRegistry()
         self._model = model
         self.acceptance = Acceptance()
         """Acceptance over all rows' cycles; admissions are none."""
-        self._waiting: Sized = ()
-        self._running: Sized = ()
-        self._seconds: Mapping[str, float] = {}
+        self._waiting, self._running, self._seconds = waiting, running, seconds
 
         def counter(name: str, text: str) -> Counter:
             return Counter(name, text, ("model_name",), registry=self.registry).labels(model)
@@ -54,10 +53,6 @@ class Meters:
         )
         self._gap = histogram("vllm:inter_token_latency_seconds", "By cycle of a row, seconds per token", PER_TOKEN)
         self.registry.register(self)
-
-    def follow(self, waiting: Sized, running: Sized, seconds: Mapping[str, float]) -> None:
-        """Shows at the time of asking how many rows wait and run, and the seconds by phase."""
-        self._waiting, self._running, self._seconds = waiting, running, seconds
 
     def admitted(self, tokens: int, found: int, waited: float) -> None:
         """Counts a row whose prompt was read, `found` tokens of it before, and whose first token is there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -146,7 +145,7 @@ class ResponseRequest(Sampled, Labels):
     def chat(self) -> ChatRequest:
         """The request as one for a chat completion. Raises ApiError for a conversation that is none."""
         form = self.text.format if self.text is not None else None
-        turns, choice = list(self._turns()), self.tool_choice
+        turns, choice = self._turns(), self.tool_choice
         if not turns:
             raise invalid("input", "there is no message in it")
         if isinstance(choice, NamedFunctionTool):
@@ -165,35 +164,20 @@ class ResponseRequest(Sampled, Labels):
             **self.sampled,
         )
 
-    def _turns(self) -> Iterator[Message]:
-        """Yields the turns of a conversation: an answer's text and its calls, which are items of their own, are one."""
-        if self.instructions is not None:
-            yield Message(role="system", content=self.instructions)
+    def _turns(self) -> list[Message]:
+        """The turns of the conversation: an answer's text and its calls, which are items of their own, are one."""
+        turns = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         if isinstance(self.input, str):
-            yield Message(role="user", content=self.input)
-            return
-        answer: Message | None = None
-        calls: list[ToolCall] = []
-        for item in [*self.input, None]:
-            if isinstance(item, ReasoningItem):
-                continue
-            if isinstance(item, CallItem):
-                calls.append(item.call)
-                continue
-            if calls:
-                yield _with_calls(answer, calls)
-            elif answer is not None:
-                yield answer
-            answer, calls = None, []
-            if isinstance(item, ResultItem):
-                yield item.turn
-            elif item is not None and item.role == "assistant":
-                answer = item
-            elif item is not None:
-                yield item
-
-
-def _with_calls(answer: Message | None, calls: list[ToolCall]) -> Message:
-    if len(calls) > TOOLS:
-        raise invalid("input", f"an answer has at most {TOOLS} calls")
-    return Message(role="assistant", content="" if answer is None else answer.content, tool_calls=calls)
+            return [*turns, Message(role="user", content=self.input)]
+        for item in self.input:
+            if isinstance(item, MessageItem):
+                turns.append(item)
+            elif isinstance(item, ResultItem):
+                turns.append(item.turn)
+            elif isinstance(item, CallItem):
+                if not turns or turns[-1].role != "assistant":
+                    turns.append(Message(role="assistant", content=""))
+                if len(turns[-1].tool_calls) == TOOLS:
+                    raise invalid("input", f"an answer has at most {TOOLS} calls")
+                turns[-1].tool_calls.append(item.call)
+        return turns

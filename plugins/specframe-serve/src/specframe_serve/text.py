@@ -55,16 +55,13 @@ class TextStream:
         return self._give(0)
 
     def _give(self, held: int) -> str:
-        found = [place for stop in self._stops if (place := self._text.find(stop, self._searched(stop))) >= 0]
+        starts = {stop: max(self._spared, self._given - len(stop)) for stop in self._stops}  # of unfinished stop texts
+        found = [place for stop, start in starts.items() if (place := self._text.find(stop, start)) >= 0]
         self.stopped = bool(found)
         end = min(found) if found else len(self._text) - held
         piece = self._text[self._given : end]
         self._given = max(self._given, end)
         return piece
-
-    def _searched(self, stop: str) -> int:
-        """Returns the first position at which an unfinished stop text may begin."""
-        return max(self._spared, self._given - len(stop))
 
 
 def held(text: str, end: str) -> int:

@@ -48,9 +48,8 @@ class Serving(TestClient):
     """A server that runs in this process, and a client for it."""
 
     def __init__(self, pipeline, **settings):
-        self.server = Server(
-            pipeline, ServeSettings(**{"name": "small", "slots": 4, "context": 200, "prompt_details": True} | settings)
-        )
+        given = {"name": "small", "slots": 4, "context": 200, "prompt_details": True} | settings
+        self.server = Server(pipeline, ServeSettings(**given))
         self.engine = self.server.engine
         super().__init__(self.server.app, raise_server_exceptions=False)
 

@@ -9,7 +9,7 @@ from specframe_serve.web.access import hosts_for, read_keys
 
 @pytest.mark.parametrize("key", ["secret", "schlüssel", "鍵"])
 def test_with_a_key_only_those_who_have_it_are_answered(pipeline, key):
-    with Serving(pipeline, key=key) as serving:
+    with Serving(pipeline, keys={"": key}) as serving:
         for given in (None, "Bearer wrong", key, f"Basic {key}", "Bearer", ""):
             headers = {} if given is None else {b"Authorization": given.encode()}
             reply = serving.get("/v1/models", headers=headers)
@@ -57,14 +57,14 @@ def test_clients_with_keys_of_their_own_have_prefix_caches_of_their_own(pipeline
     ],
 )
 def test_names_that_are_not_this_machines_are_refused(pipeline, host, status):
-    with Serving(pipeline, hosts=hosts_for("127.0.0.1", None)) as serving:
+    with Serving(pipeline, hosts=hosts_for("127.0.0.1", locked=False)) as serving:
         reply = serving.get("/v1/models", headers={"Host": host})
         assert reply.status_code == status and (status == 200) == ("error" not in reply.json())
 
 
-@pytest.mark.parametrize(("host", "key"), [("127.0.0.1", "secret"), ("0.0.0.0", None), ("models.example", None)])
-def test_with_a_key_or_another_address_every_name_is_answered(host, key):
-    assert hosts_for(host, key) is None
+@pytest.mark.parametrize(("host", "locked"), [("127.0.0.1", True), ("0.0.0.0", False), ("models.example", False)])
+def test_with_a_key_or_another_address_every_name_is_answered(host, locked):
+    assert hosts_for(host, locked) is None
 
 
 def test_web_pages_of_allowed_origins_alone_may_read_answers(pipeline):
@@ -74,7 +74,7 @@ def test_web_pages_of_allowed_origins_alone_may_read_answers(pipeline):
     with Serving(pipeline) as serving:
         assert "access-control-allow-origin" not in serving.post(path, json=body, headers=page).headers
         assert serving.options(path, headers=asking).status_code == 405
-    with Serving(pipeline, origins=("https://chat.example",), key="secret") as serving:
+    with Serving(pipeline, origins=("https://chat.example",), keys={"": "secret"}) as serving:
         allowed = serving.options(path, headers=asking)
         assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == "https://chat.example"
         keyed = page | {"Authorization": "Bearer secret"}

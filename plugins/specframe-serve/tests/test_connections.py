@@ -128,7 +128,7 @@ def test_a_body_that_is_declared_too_large_is_refused_before_it_is_sent(pipeline
 @pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models", "/v1/completions"])
 def test_what_is_refused_with_its_body_unread_ends_the_connection(pipeline, path):
     """A rest would be read as part of the body, or the body as the next request."""
-    with listening(pipeline, key="secret") as (_, address):
+    with listening(pipeline, keys={"": "secret"}) as (_, address):
         found = reply_to(address, f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
     assert found.startswith("HTTP/1.1 4") and "connection: close" in found.lower()
 

@@ -121,7 +121,7 @@ def test_thinking_is_turned_off_where_the_template_can(serving, pipeline, monkey
 
 
 def test_the_model_is_listed_and_the_key_is_required(pipeline):
-    with Serving(pipeline, key="secret") as serving:
+    with Serving(pipeline, keys={"": "secret"}) as serving:
         assert post(serving, CHAT).status_code == serving.get("/api/tags").status_code == 401
         serving.headers["Authorization"] = "Bearer secret"
         (model,) = serving.get("/api/tags").json()["models"]

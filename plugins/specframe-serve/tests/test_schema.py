@@ -9,7 +9,7 @@ from specframe_serve.app import GETS, POSTS
 
 
 def test_it_describes_the_routes_that_are_there(pipeline):
-    with Serving(pipeline, key="secret") as serving:
+    with Serving(pipeline, keys={"": "secret"}) as serving:
         found = serving.get("/openapi.json").json()
         assert found["paths"].keys() == GETS.keys() | POSTS.keys() and found["security"] == [{"key": []}]
         serving.headers["Authorization"] = "Bearer secret"

@@ -83,12 +83,7 @@ class Server:
                 Route(path, handler, methods=["POST" if path in POSTS else "GET"]) for path, handler in handlers.items()
             ],
             middleware=pages if settings.origins else [],
-            exception_handlers={
-                ApiError: _refuse,
-                InputError: _refuse_input,
-                HTTPException: _refuse_http,
-                Exception: _fail,
-            },
+            exception_handlers=dict.fromkeys([ApiError, InputError, HTTPException, Exception], _refuse),
             lifespan=self._life,
         )
         starlette.router.redirect_slashes = False
@@ -105,7 +100,7 @@ class Server:
         """The handler, for clients that send the key."""
 
         async def guarded(request: Request) -> Response:
-            request.scope["specframe.client"] = require_key(request.headers, self.settings.key, self.settings.keys)
+            request.scope["specframe.client"] = require_key(request.headers, self.settings.keys)
             return await handler(request)
 
         return guarded
@@ -118,7 +113,7 @@ class Server:
         return Response(self.engine.meters.render(), media_type="text/plain; version=0.0.4")
 
     async def _describe_routes(self, request: Request) -> Response:
-        return JSONResponse(describe(GETS, POSTS, bool(self.settings.key or self.settings.keys)))
+        return JSONResponse(describe(GETS, POSTS, bool(self.settings.keys)))
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._describe()]})
@@ -146,23 +141,16 @@ class Server:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    body = {"error": str(error)} if request.url.path.startswith("/api/") else error.body  # Ollama's form
-    return JSONResponse(body, error.status, error.headers)
-
-
-async def _refuse_input(request: Request, error: Exception) -> Response:
-    return await _refuse(request, ApiError(400, str(error)))
-
-
-async def _refuse_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+    """The reply to an error, in the form of the API that was asked."""
     path = request.url.path
-    message = error.detail
-    if error.status_code == 404 and path in ("/chat/completions", "/completions", "/models", "/responses"):
-        message = f"there is nothing at {path}; the address of OpenAI's API ends in /v1 here"
-    return await _refuse(request, ApiError(error.status_code, message, headers=error.headers))
-
-
-async def _fail(request: Request, error: Exception) -> Response:
-    return await _refuse(request, failed())
+    if isinstance(error, InputError):
+        error = ApiError(400, str(error))
+    elif isinstance(error, HTTPException):
+        message = error.detail
+        if error.status_code == 404 and path in ("/chat/completions", "/completions", "/models", "/responses"):
+            message = f"there is nothing at {path}; the address of OpenAI's API ends in /v1 here"
+        error = ApiError(error.status_code, message, headers=error.headers)
+    elif not isinstance(error, ApiError):
+        error = failed()
+    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's form
+    return JSONResponse(body, error.status, error.headers)

@@ -73,13 +73,13 @@ def serve(
     from specframe_serve.web.listener import listen, run, warn_if_open
     from specframe_serve.web.records import log_to_stderr
 
-    key, named = os.environ.get(KEY) or None, {} if keys is None else read_keys(keys)
+    key = os.environ.get(KEY)
+    known = ({"": key} if key else {}) | (read_keys(keys) if keys is not None else {})
     settings = ServeSettings(
         name=name or find_name(plan),
         to_end="max_new_tokens" not in (plan.recipe.data.get("sampling") or {}),
-        key=key,
-        keys=named,
-        hosts=hosts_for(host, key or next(iter(named.values()), None)),
+        keys=known,
+        hosts=hosts_for(host, bool(known)),
         origins=tuple(filter(None, allowed_origins.split(","))),
         **click.get_current_context().meta[__name__],
     )
@@ -89,7 +89,7 @@ def serve(
         server = Server(Pipeline.build(plan), settings)
         address, number = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        locked = "; clients need the key" if settings.key or settings.keys else ""
+        locked = "; clients need the key" if settings.keys else ""
         run(server, listener, f"{settings.name} at http://{shown}:{number}/v1, {settings.slots} rows at a time{locked}")
     return 0
 

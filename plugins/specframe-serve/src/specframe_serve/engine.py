@@ -26,6 +26,8 @@ log = logging.getLogger("specframe.serve")
 
 SHORTEST_WAIT, LONGEST_WAIT = 1.0, 4.0
 """Seconds that a refused client is asked to wait, before they are spread."""
+PIECE = 64
+"""Tokens of a piece of a long prompt on a CPU, where pieces take hardly longer than the whole; more on a GPU."""
 SETTLE = 64
 """Number of cycles between readings of a device's clock."""
 
@@ -46,7 +48,9 @@ class Engine:
         self.nodes = pipeline.parts.nodes - 1
         """Tokens a draft may have."""
         self._pipeline = pipeline
-        self._piece = settings.piece_on(text_of(pipeline.parts.target).device)
+        device = text_of(pipeline.parts.target).device
+        piece = PIECE if device is None or device.type == "cpu" else settings.prefill
+        self._piece = min(settings.prefill, settings.piece or piece)
         self._queue = Queue(settings.queue, settings.prefill, self._piece)
         self._running: dict[int, Job] = {}
         self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target, self._running)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specframe import InputError
-
-if TYPE_CHECKING:
-    import torch
-
-PIECE = 64
-"""Tokens of a piece of a long prompt on a CPU."""
 
 
 def limit(default: Any, metavar: str | None, text: str) -> Any:
@@ -41,22 +35,12 @@ class ServeSettings:
     strict_schemas: bool = limit(False, None, "refuse JSON schemas with keywords that would be ignored")
     to_end: bool = False
     """True if the answer to a conversation that names no number of tokens goes on to the end of the context."""
-    key: str | None = None
-    """Bearer token that clients must send."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Further ones by the names of clients, each of which has a prefix cache to itself."""
+    """Bearer tokens, one of which clients must send, by the clients' names; each name has a prefix cache to itself."""
     hosts: frozenset[str] | None = None
     """The names that the Host header may have; None: any."""
     origins: tuple[str, ...] = ()
     """The origins of web pages that may send requests; `*` is any."""
-
-    def piece_on(self, device: torch.device | None) -> int:
-        """Tokens of a long prompt that are read between two cycles, at most `prefill`.
-
-        On a CPU, pieces of 64 tokens take hardly longer in all than the whole; on a GPU larger ones are faster.
-        """
-        few = device is None or device.type == "cpu"
-        return min(self.prefill, self.piece or (PIECE if few else self.prefill))
 
     def __post_init__(self) -> None:
         for name in ("slots", "queue", "context", "prefill", "body", "connections"):

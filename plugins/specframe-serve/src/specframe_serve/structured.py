@@ -79,13 +79,6 @@ class StructuredOutputs(Strict):
     grammar: Expression | None = None
     json_object: bool | None = None
 
-    @property
-    def forms(self) -> dict[str, Form]:
-        """The grammars that are given, by the names of their fields."""
-        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, KINDS["grammar"]: self.grammar}
-        found = {f"structured_outputs.{kind}": {kind: value} for kind, value in given.items() if value is not None}
-        return found | ({"structured_outputs.json_object": {"json": {"type": "object"}}} if self.json_object else {})
-
 
 class Structured(Strict):
     """The fields of a request that name a grammar."""
@@ -106,10 +99,11 @@ class Structured(Strict):
     @property
     def grammar(self) -> tuple[str, Form] | None:
         """The field that names a grammar, and this; None: there is none. Raises ApiError where several do."""
-        given = {f"guided_{name}": {kind: getattr(self, f"guided_{name}")} for name, kind in KINDS.items()}
-        found: dict[str, Form] = {name: form for name, form in given.items() if None not in form.values()}
-        if self.structured_outputs is not None:
-            found |= self.structured_outputs.forms
+        given = {f"guided_{name}": (kind, getattr(self, f"guided_{name}")) for name, kind in KINDS.items()}
+        if (own := self.structured_outputs) is not None:
+            fields = own.model_dump(by_alias=True) | {"json_object": {"type": "object"} if own.json_object else None}
+            given |= {f"structured_outputs.{name}": (KINDS.get(name, "json"), value) for name, value in fields.items()}
+        found: dict[str, Form] = {name: {kind: value} for name, (kind, value) in given.items() if value is not None}
         if self.response_format is not None and (form := self.response_format.form) is not None:
             found["response_format"] = form
         if len(found) > 1:

@@ -24,13 +24,13 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def hosts_for(host: str, key: str | None) -> frozenset[str] | None:
-    """The names that the Host header may have on a server that listens on `host`; None: any.
+def hosts_for(host: str, locked: bool) -> frozenset[str] | None:
+    """The names that the Host header may have on a server that listens on `host`, `locked` by a key; None: any.
 
     A web page may have its own name point to this machine (DNS rebinding) and would then read answers as its own; the
     key keeps it out as well, and a server that is reached from elsewhere has names that it does not know.
     """
-    return LOOPBACK | {host.lower()} if key is None and is_loopback(host) else None
+    return LOOPBACK | {host.lower()} if is_loopback(host) and not locked else None
 
 
 def require_host(headers: Headers, known: Iterable[str] | None) -> None:
@@ -43,17 +43,16 @@ def require_host(headers: Headers, known: Iterable[str] | None) -> None:
         raise ApiError(403, "this server does not go by the name in the Host header; see --host", code="unknown_host")
 
 
-def require_key(headers: Headers, key: str | None, keys: Mapping[str, str]) -> str:
+def require_key(headers: Headers, keys: Mapping[str, str]) -> str:
     """The name of the client whose key is the bearer token; "" for that of the server, or where there are no keys.
 
     The scheme's case does not matter. Raises ApiError for any other token.
     """
     scheme, _, given = headers.get("authorization", "").partition(" ")
     sent = given.strip().encode("latin-1")  # as it was on the wire
-    known = ({} if key is None else {"": key}) | dict(keys)
-    found = [name for name, own in known.items() if hmac.compare_digest(sent, own.encode())]
-    if not known or (scheme.lower() == "bearer" and found):
-        return found[0] if known else ""
+    found = [name for name, own in keys.items() if hmac.compare_digest(sent, own.encode())]
+    if not keys or (scheme.lower() == "bearer" and found):
+        return found[0] if keys else ""
     raise ApiError(
         401,
         "this server wants its key as bearer token",

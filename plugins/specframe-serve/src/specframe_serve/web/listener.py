@@ -41,7 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def warn_if_open(host: str, settings: ServeSettings) -> None:
     """Prints a warning for a server that other machines reach without a key."""
-    if settings.key is None and not settings.keys and not is_loopback(host):
+    if not settings.keys and not is_loopback(host):
         print(
             f"specframe: warning: anyone who reaches {host} can use this server; set SPECFRAME_SERVE_KEY",
             file=sys.stderr,

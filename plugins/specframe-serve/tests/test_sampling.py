@@ -203,6 +203,28 @@ def test_scores_of_a_long_prompt_are_made_between_cycles_of_other_rows(pipeline,
         assert logprobs["token_logprobs"][1:400] == pytest.approx(wanted, abs=1e-4)
 
 
+def test_a_prompt_to_score_waits_while_another_is_read_in_part(pipeline, monkeypatch):
+    sizes, head = [], pipeline.parts.target.head
+    monkeypatch.setattr(pipeline.parts.target, "head", lambda features: sizes.append(len(features)) or head(features))
+    long, prompt = [3 + place % 50 for place in range(900)], [3 + place * place % 50 for place in range(100)]
+    with Serving(pipeline, context=3000, prefill=64) as serving, ThreadPoolExecutor(2) as pool:
+        read_ahead, asked = serving.engine._read_ahead, []
+
+        def read(session, job):
+            if job.ahead and not asked:
+                asked.append(pool.submit(serving.complete, prompt=prompt, max_tokens=1, logprobs=1, echo=True))
+                until(lambda: serving.engine.waiting == 2)
+            return read_ahead(session, job)
+
+        monkeypatch.setattr(serving.engine, "_read_ahead", read)
+        assert serving.complete(prompt=long, max_tokens=2).status_code == 200
+        found = asked[0].result().json()["choices"][0]["logprobs"]["token_logprobs"]
+    with torch.no_grad():
+        logits = pipeline.parts.target.model(torch.tensor([prompt])).logits[0].float().log_softmax(-1)
+    assert found[1:100] == pytest.approx([float(logits[at, token]) for at, token in enumerate(prompt[1:])], abs=1e-4)
+    assert max(sizes) == 64
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_alone_is_scored(serving, stream):
     fields = {"prompt": "hello there", "logprobs": 1, "echo": True}

@@ -48,7 +48,7 @@ def shutting_down() -> ApiError:
 
 
 def queue_full(rows: int, wait: float) -> ApiError:
-    """The answer to a request that does not fit into the queue: it is to come again after so many seconds."""
+    """The answer to a request that does not fit into the queue; its client is asked to wait for `wait` seconds."""
     return ApiError(
         429,
         f"{rows} rows may wait, and this request does not fit among those that do",

@@ -33,7 +33,7 @@ class Ollama:
         return JSONResponse({"models": [model]})
 
     async def show(self, request: Request) -> Response:
-        """What the model can do."""
+        """The abilities of the model."""
         asked = await read(request, OllamaShow, self._desk.settings.body)
         name = asked.model or asked.name
         self._desk.require_model(name and name.removesuffix(LATEST))

@@ -3,7 +3,6 @@
 import json
 import math
 from threading import Event, Thread
-from time import process_time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,23 +50,20 @@ def bodies(draw):
 
 @pytest.fixture(scope="module")
 def small(pipeline):
-    """A server that is asked for its health all the while, and is never silent for a second of the process's work."""
-    silences, done = [0.0], Event()
+    """A server that is asked for its health all the while; `test_health` has what it does not wait for."""
+    asked, done = [], Event()
     with Serving(pipeline, context=60, queue=8) as running:
 
         def watch():
             while not done.wait(0.05):
-                asked = process_time()
-                assert running.get("/health").status_code == 200
-                silences.append(process_time() - asked)
+                asked.append(running.get("/health").status_code)
 
         watcher = Thread(target=watch)
         watcher.start()
         yield running
         done.set()
         watcher.join()
-    print(f"/health was asked {len(silences)} times, and silent for {max(silences):.2f} s at most")
-    assert len(silences) > 2 and max(silences) < 1.0
+    assert len(asked) > 2 and set(asked) == {200}
 
 
 def check(serving, path, body):

@@ -16,11 +16,11 @@
 
 namespace {
 
-// Shows a row's committed pairs, from slot 0 of a mask on.
-void show_pairs(const SessionRows& m, uint8_t* sees, int64_t row) {
-  const int64_t first = std::min(m.sinks, m.held[row]), last = std::min(m.recent, m.held[row] - first);
+// Shows the first `count` of a row's committed pairs, within the window that ends there, from slot 0 of a mask on.
+void show_pairs(const SessionRows& m, uint8_t* sees, int64_t count) {
+  const int64_t first = std::min(m.sinks, count), last = std::min(m.recent, count - first);
   std::memset(sees, 1, first);
-  std::memset(sees + m.held[row] - last, 1, last);
+  std::memset(sees + count - last, 1, last);
 }
 
 // The forward passes of a drafter over the rows of its session.
@@ -29,7 +29,7 @@ struct Passes {
   const SessionRows& m;
   const int64_t width;
   std::vector<float> pairs, taps, states, embeddings, normed, logits, carried;
-  std::vector<uint8_t> visible;
+  std::vector<uint8_t> visible, before;  // what pairs see in the last layer, and in those before it; empty: the same
   std::vector<int64_t> places, positions;
 
   Passes(const Network& network, const SessionRows& rows) : n(network), m(rows), width(network.shape.width) {}
@@ -68,7 +68,7 @@ struct Passes {
     }
   }
 
-  // Runs the layers over `states`, [B - first, nodes, D].
+  // Runs the layers over `states`, [B - first, nodes, D], one after the other: a layer's output is rounded.
   void layers(int64_t first, int64_t nodes, int64_t end) {
     const int64_t rows = m.rows - first, many = rows * nodes;
     Batch batch = {};
@@ -79,16 +79,29 @@ struct Passes {
     batch.cache_rows = m.cache_rows;
     batch.slots = m.slots;
     batch.bits = 32;
-    batch.visible = visible.data();
     batch.places = places.data();
     batch.positions = positions.data();
     batch.cosine = m.cosine;
     batch.sine = m.sine;
-    batch.embeddings = n.fusion.outputs || n.recurrent ? nullptr : embeddings.data();
     const std::vector<void*> taps(n.shape.layers, nullptr);
-    if (specframe_decode(&n.shape, n.layers, &batch, m.cache, states.data(), nullptr, taps.data(), nullptr))
-      throw std::bad_alloc();
-    round(states.data(), many * width);
+    for (int64_t l = 0; l < n.shape.layers; ++l) {
+      std::vector<uint8_t> runs(n.shape.layers, 0);
+      runs[l] = 3;  // attention and MLP
+      batch.visible = (l + 1 < n.shape.layers && !before.empty() ? before : visible).data();
+      batch.embeddings = l || n.fusion.outputs || n.recurrent ? nullptr : embeddings.data();
+      if (specframe_decode(&n.shape, n.layers, &batch, m.cache, states.data(), nullptr, taps.data(), runs.data()))
+        throw std::bad_alloc();
+      round(states.data(), many * width);
+    }
+  }
+
+  // Before the last layer, a pair of a block sees none after it: its keys and values depend on the pairs up to its own.
+  void hide_later() {
+    before.clear();
+    if (n.block == 1 || n.shape.layers == 1) return;
+    before = visible;
+    const int64_t many = static_cast<int64_t>(places.size()), end = static_cast<int64_t>(visible.size()) / many;
+    for (int64_t i = 0; i < many; ++i) std::memset(before.data() + i * end + places[i] + 1, 0, n.block - 1 - i % n.block);
   }
 
   // Puts the new pairs together: embedding and feature side by side, 0 after those of a row.
@@ -114,7 +127,8 @@ struct Passes {
       std::memcpy(pairs.data() + (2 * i + 1) * width, states.data() + i * width, width * sizeof(float));
   }
 
-  // Takes the new pairs in: each sees all of its row's. The K - 1 pairs before them ask again, for the last block.
+  // Takes the new pairs in. In the last layer each sees all of its row's, before it those up to its own. The K - 1 pairs
+  // before them ask again, for the last block.
   void take(const Pairs& p) {
     const int64_t rows = m.rows - p.first, again = n.block - 1, nodes = again + p.most, many = rows * nodes;
     int64_t end = 0;
@@ -125,13 +139,15 @@ struct Passes {
     else
       enter(many);
     visible.assign(many * end, 0);
+    before.assign(n.shape.layers > 1 ? many * end : 0, 0);
     places.resize(many);
     positions.resize(many);
     for (int64_t i = 0; i < many; ++i) {
       const int64_t row = i / nodes, held = m.held[p.first + row];
       places[i] = held - p.fresh[row] + i % nodes;
       positions[i] = std::max(places[i] - again, int64_t{0});  // nothing sees the pairs before a row's first
-      show_pairs(m, visible.data() + i * end + again, p.first + row);
+      show_pairs(m, visible.data() + i * end + again, held);
+      if (!before.empty()) show_pairs(m, before.data() + i * end + again, std::min(positions[i] + 1, held));
     }
     layers(p.first, nodes, end);
     for (int64_t row = 0; row < rows; ++row)
@@ -216,7 +232,7 @@ extern "C" int specframe_draft(const Network* network, const SessionRows* rows, 
           std::memcpy(pair + width, above + j * width, width * sizeof(float));
         }
         uint8_t* sees = passes.visible.data() + i * block * end;
-        show_pairs(m, sees + m.shift, b);
+        show_pairs(m, sees + m.shift, m.held[b]);
         for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) std::memset(sees + base + (one - 1) * block, 1, block);
         std::memset(sees + base + (total - 1 + at) * block, 1, block);
         for (int64_t j = 0; j < block; ++j) {
@@ -226,6 +242,7 @@ extern "C" int specframe_draft(const Network* network, const SessionRows* rows, 
         }
         if (state) std::memcpy(passes.carried.data() + i * state, e.states.data() + (up * m.rows + b) * state, state * sizeof(float));
       }
+      passes.hide_later();
       passes.run(0, frontier * block, end);
       for (int64_t at = 0; at < frontier; ++at)
         for (int64_t b = 0; b < m.rows; ++b) {

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError
+from specframe.kernel.layers import LayerChoice
 from specframe.native.bounds import odd_outputs, unlike
 from specframe.native.decoder import PackedLayers
 from specframe.native.linear import QuantizedLinear
@@ -125,7 +126,7 @@ class DecoderLayer(nn.Module):
         self._cache_name = cache_name(self.layer)
         self._additive = model.config._attn_implementation == "eager"
         self.packed: PackedLayers | None = None
-        """The layer as native code takes it, which then computes it while it decodes."""
+        """All layers as native code takes them, which then computes them while they decode."""
         self.place = 0
         """Number of the layer whose keys and values a cache has from it; those after it follow."""
         self.upper = nn.ModuleList()
@@ -149,16 +150,16 @@ class DecoderLayer(nn.Module):
             self.upper.append(parts)
 
     def pack(self) -> None:
-        """Lets native passes compute a layer that stands alone where it decodes; its matrices are quantized.
-
-        Of several layers, native code computes the matrices.
-        """
-        if self.place or self.count > 1:
+        """Lets native passes compute the layers while they decode; their matrices are quantized."""
+        if self.place:  # the first layer packs all
             return
-        layers, rotary = [self.layer], self._rotary[0]
-        matrices = [module for module in self.layer.modules() if isinstance(module, QuantizedLinear)]
+        layers, rotary = self.layers, self._rotary[0]
+        matrices = [module for module in self.modules() if isinstance(module, QuantizedLinear)]
         if matrices and unlike(self.config, rotary, layers) is None and odd_outputs(matrices) is None:
-            self.packed = PackedLayers(self.config, rotary, layers)
+            every: Any = [self, *self.upper]
+            packed = PackedLayers(self.config, rotary, layers)
+            for part in every:
+                part.packed = packed
 
     def forward(
         self,
@@ -223,7 +224,9 @@ class DecoderLayer(nn.Module):
         embeddings, state = (x[..., :split], x[..., split:]) if split else (None, x)
         hidden = state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         visibility = Mask(mask[:, 0].expand(batch, -1, -1), places)
-        packed.run(hidden, positions, visibility, cache, cache.row, embeddings=embeddings)
+        own = tuple(place == self.place for place in range(packed.shape.layers))
+        chosen = LayerChoice(own, own)
+        packed.run(hidden, positions, visibility, cache, cache.row, chosen=chosen, embeddings=embeddings)
         return hidden.to(x.dtype)
 
 

@@ -71,6 +71,10 @@ def plain_layer(config):
     return DecoderLayer(config)
 
 
+def two_layers(config):
+    return DecoderLayer(config, 2)
+
+
 def layer_without_first_norm(config):
     layer = DecoderLayer(config)
     layer.layer.input_layernorm = nn.Identity()
@@ -85,28 +89,40 @@ def wide_layer_from_the_norm(config):
     return WideLayer(config, norm_before_residual=True)
 
 
+def wide_layer_and_another(config):
+    layer = wide_layer(config)
+    layer.extend(config, 2)
+    return layer
+
+
+MADE = [plain_layer, two_layers, layer_without_first_norm, wide_layer, wide_layer_from_the_norm, wide_layer_and_another]
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("make", [plain_layer, layer_without_first_norm, wide_layer, wide_layer_from_the_norm])
+@pytest.mark.parametrize("make", MADE)
 def test_a_layer_is_what_its_parts_compute(family, make):
-    """Native code's layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
+    """Native code's layers over a cache, masks and slots at random: what transformers makes of the same matrices."""
     layer = make(random_model(family, vocab=8, size=64, layers=1).config)
     shake(layer)
     wide = isinstance(layer, WideLayer)
     whole, parts = round_layers(layer, "int8"), round_layers(layer, "int8")
     assert whole.packed
-    parts.packed = None
-    caches = [SlotCache(1, 40, 5) for _ in range(2)]
+    for one in (parts, *parts.upper):
+        one.packed = None
+    caches = [SlotCache(layer.count, 40, 5) for _ in range(2)]
     for step, slots in enumerate((0, torch.stack([torch.randperm(20)[:3] + 12 for _ in range(4)]), 35)):
         x = torch.randn(4, 12 if step == 0 else 3, 128 if wide else 64)
         positions = torch.randint(0, 60, x.shape[:2])
         width = (12, 32, 38)[step]
         own = torch.arange(x.shape[1]).expand(4, -1) + slots if isinstance(slots, int) else slots
-        mask = (torch.rand(4, 1, x.shape[1], width) < 0.4).scatter_(3, own[:, None, :, None], True)
+        mask, before = (
+            (torch.rand(4, 1, x.shape[1], width) < 0.4).scatter_(3, own[:, None, :, None], True) for _ in range(2)
+        )
         outputs = []
         for made, cache in zip((whole, parts), caches, strict=True):
             cache.aim(slots, width, 1)
             with torch.no_grad():
-                outputs.append(made(x, positions, mask, cache))
+                outputs.append(made(x, positions, mask, cache, before))
         # An activation that is rounded to 8 bits may come out a step higher or lower.
         off = (outputs[0] - outputs[1]).norm(dim=-1) / outputs[1].norm(dim=-1)
         assert off.max() < 0.01 and not torch.equal(*outputs)

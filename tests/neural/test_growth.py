@@ -42,6 +42,10 @@ METHODS = {
     "falcon": Falcon,
     "falcon of three levels": partial(Falcon, block=3),
     "eagle3.1": partial(Eagle3, own_head=False, fc_norm=True, norm_output=True, norm_before_residual=True),
+    "eagle of two layers": partial(Eagle, layers=2),
+    "eagle3 of two layers": partial(Eagle3, own_head=False, layers=2),
+    "falcon of two layers": partial(Falcon, layers=2),
+    "falcon of three levels and layers": partial(Falcon, block=3, layers=3),
 }
 COSTS = Costs(((1, 1.0), (2, 1.1), (8, 1.3), (40, 4.0)), draft=0.05)
 

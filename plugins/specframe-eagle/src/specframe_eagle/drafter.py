@@ -40,8 +40,8 @@ class Eagle(NeuralDrafter[EagleNetwork]):
     FSPAD (Gui et al. 2024) changes the network at both ends, and each change is an option of its own: see
     `FeatureSampler` and `SplitLayer` in `specframe_eagle.fspad`. Trees, heads, rollouts and losses are unchanged, so
     HASS and CORAL train its network, too. Dovetail (Zhang et al. 2024) mixes token and feature by a gate and has five
-    layers: options of their own, see `GatedFusion` in `specframe_eagle.dovetail`. With one of these, drafts are
-    searched level by level, and not as one native call.
+    layers: options of their own, see `GatedFusion` in `specframe_eagle.dovetail`. With FSPAD's options or the gate,
+    drafts are searched level by level, and not as one native call.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.

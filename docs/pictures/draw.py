@@ -1,6 +1,6 @@
 """Draws the pages' pictures from real runs: ``python docs/pictures/draw.py [NAME ...]`` writes docs/pictures/NAME.svg.
 
-``tree-METHOD`` is one cycle as `specframe show METHOD --html` draws it.
+``tree-METHOD`` is one cycle as `specframe show METHOD --html` draws it, and ``cycles`` five, one after another.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import re
 import sys
 from pathlib import Path
 
+from animation import animate
+
 from specframe.decoding.pipeline import Pipeline
-from specframe.inspect.drawing import draw_tree
 from specframe.inspect.recorder import TracedCycle
 from specframe.inspect.trace import trace
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
+from specframe_report.trace_drawing import draw_tree
 
 FOLDER = Path(__file__).parent
 QUESTION = "What do you like to do on a rainy day?"
@@ -47,6 +49,7 @@ TREES = {
 STYLE = re.compile(r"^(?::root \{.*?^\}|@media \(prefers-color-scheme: dark\) \{.*?^\}|[^\n]*(?:edge|box|token|number|"
                    r"space|track|rect\.[pq])[^\n]*\})$", re.MULTILINE | re.DOTALL)  # fmt: skip
 SIZE = re.compile(r'<svg role="img" aria-label="([^"]*)" width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+">')
+CYCLES = 5
 EDGE = 12  # pixels of ground around a tree
 
 
@@ -61,15 +64,29 @@ def draw_method(name: str) -> str:
     found = trace(load(recipe, *settings, "sampling.max_new_tokens=24"), QUESTION)
     drawn = draw_tree(max(found.cycles, key=interest))
     label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
-    css = (FOLDER.parents[1] / "specframe/inspect/page.css").read_text(encoding="utf-8")
-    style = "\n".join(STYLE.findall(css))
-    wide, high = int(width) + 2 * EDGE, int(height) + 2 * EDGE
-    opening = (
+    return SIZE.sub(lambda _: open_picture(label, int(width), int(height)), drawn) + "\n"
+
+
+def draw_cycles() -> str:
+    """The five cycles in a row that accept most, animated."""
+    found = trace(load("eagle3", "run.costs=null", "tree.nodes=10", "sampling.max_new_tokens=48"), QUESTION)
+    starts = range(len(found.cycles) - CYCLES + 1)
+    first = max(starts, key=lambda start: sum(len(each.path) for each in found.cycles[start : start + CYCLES]))
+    content, width, height, style = animate(found, first, CYCLES)
+    label = f"Cycles {first + 1} to {first + CYCLES}: drafts of ten tokens, and what one forward pass accepts of each"
+    return f"{open_picture(label, width, height, style)}{content}</svg>\n"
+
+
+def open_picture(label: str, width: int, height: int, style: str = "") -> str:
+    """The beginning of a picture that needs no page's style."""
+    css = (FOLDER.parents[1] / "plugins/specframe-report/src/specframe_report/trace.css").read_text(encoding="utf-8")
+    wide, high = width + 2 * EDGE, height + 2 * EDGE
+    rules = "\n".join(STYLE.findall(css)) + style
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" width="{wide}" height="{high}" '
-        f'viewBox="{-EDGE} {-EDGE} {wide} {high}"><style>\n{style}\n</style>'
+        f'viewBox="{-EDGE} {-EDGE} {wide} {high}"><style>\n{rules}\n</style>'
         f'<rect x="{-EDGE}" y="{-EDGE}" width="{wide}" height="{high}" rx="10" style="fill: var(--ground)"/>'
     )
-    return SIZE.sub(lambda _: opening, drawn) + "\n"
 
 
 def interest(cycle: TracedCycle) -> tuple[int, int]:
@@ -81,6 +98,7 @@ def interest(cycle: TracedCycle) -> tuple[int, int]:
 def draw(names: list[str]) -> None:
     """Writes the pictures that are named, or all."""
     drawings = {f"tree-{name}": lambda name=name: draw_method(name) for name in TREES}
+    drawings["cycles"] = draw_cycles
     for name in names or drawings:
         (FOLDER / f"{name}.svg").write_text(drawings[name](), encoding="utf-8")
         print(FOLDER / f"{name}.svg", flush=True)

@@ -67,6 +67,26 @@ def render_components() -> str:
     return "\n".join(parts)
 
 
+def render_packages() -> str:
+    """The page of this repository's packages: what each is for, and what it registers."""
+    parts = [
+        "# Packages\n",
+        NOTE,
+        'The core knows no paper. `pip install "specframe[methods]"` brings the packages of the recipes; the others '
+        "are installed by name. [Write a plugin](../howto/plugin.md) to add your own.\n",
+        "| package | what | in `[methods]` | its components and commands |\n|---|---|---|---|",
+    ]
+    entries = discover().entries
+    for _, read in read_plugins():
+        project = read["project"]
+        found = [entry for entry in entries if entry.package == project["name"]]
+        links = [f"[`{e.name}`](components.md#{e.kind}-{e.name})" for e in found if e.kind in KINDS]
+        links += [f"[`specframe {e.name}`](cli.md#specframe-{e.name})" for e in found if e.kind == "command"]
+        extra = "yes" if read.get("tool", {}).get("specframe", {}).get("methods", True) else ""
+        parts.append(f"| `{project['name']}` | {project.get('description', '')} | {extra} | {', '.join(links)} |")
+    return "\n".join([*parts, ""])
+
+
 def render_commands() -> str:
     """The page of every command's help text."""
     parts = [
@@ -142,6 +162,7 @@ PAGES = {
     "docs/reference/generate.md": render_generate,
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,
+    "docs/reference/plugins.md": render_packages,
     "docs/methods/index.md": render_methods,
     "docs/pictures/speedup.svg": render_chart,
     "docs/pictures/terminal.svg": render_terminal,

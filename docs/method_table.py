@@ -30,7 +30,8 @@ def render_methods(folder: Path = FOLDER) -> str:
     registry, benches = discover(), read_benches(folder)
     rows = read_rows(folder)
     measured = newest(benches, rows)
-    parts = [WIDE, "# Methods\n", NOTE, *_render_opening(benches, rows), render_overview(measured)]
+    tables, columns = render_overview(measured)
+    parts = [WIDE, "# Methods\n", NOTE, tables, columns, "## How it is made\n", *_render_opening(benches, rows)]
     for group in read_table()["groups"]:
         lines = [_render_row(method, registry, measured) for method in group["methods"]]
         parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *lines]) + "\n")
@@ -39,8 +40,8 @@ def render_methods(folder: Path = FOLDER) -> str:
 
 def _render_opening(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
-        "A method is a choice of parts. This page lists for each method which components it is made of here, which "
-        "recipe puts them together, and what of it is **not here**. Components of a method that its recipe does "
+        "A method is a choice of parts. The tables below list for each method which components it is made of here, "
+        "which recipe puts them together, and what of it is **not here**. Components of a method that its recipe does "
         "without, and which had no part in its figures, are listed as **not in this recipe**. `specframe run` "
         "decodes with a recipe of the "
         "third column, and [`specframe certify`](../howto/certify.md) tests the promise of the fourth.\n"

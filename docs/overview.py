@@ -17,7 +17,12 @@ from specframe.recipes.zoo import model_folder
 CERTIFICATES = DOCS / "certificates.json"
 """Output of docs/certificates.py."""
 HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
-ABOUT = """What has a recipe, by the target that it decodes. A click on a column's name sorts by it.
+GROUPS = ("no training", "trained", "lossy")
+"""The parts of a table, one after another: what a method needs, and those that change the distribution."""
+INTRODUCTION = """What has a recipe, by the target that it decodes, and by what it needs: no training, a trained drafter or another model; lossy rules come last.
+A click on a column's name sorts by it; [the columns](#the-columns) are explained below.
+"""  # noqa: E501 - a page's lines
+ABOUT = """## The columns
 
 * **training**: million [token-passes](../glossary.md) of the drafter's last training, from the train.json next to its weights;
   what came before it is on the drafter cards of `plugins/specframe-zoo/README.md`. *none*: nothing is trained; *a model*: another
@@ -26,6 +31,8 @@ ABOUT = """What has a recipe, by the target that it decodes. A click on a column
 * **certified**: how many branches of randomness [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran to their ends;
   together they emit exactly the target's distribution. `python docs/certificates.py` runs it for every recipe.
 """  # noqa: E501 - a page's lines
+UNTRAINED, LOSSY = "none", "lossy"
+"""Words of the columns training and certified."""
 MARK = " †: of an earlier bench than the others of that target."
 
 
@@ -35,26 +42,33 @@ def read_certificates() -> dict[str, Any]:
     return found
 
 
-def render_overview(measured: Mapping[tuple[str, str], Found]) -> str:
-    """The table, which the page's script sorts by the column that is clicked."""
+def render_overview(measured: Mapping[tuple[str, str], Found]) -> tuple[str, str]:
+    """The tables, which the page's script sorts by the column that is clicked, and what their columns are."""
     certificates = read_certificates()
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[str, list[str]]] = {}
     for recipe, method in recipes_shown().items():
         made = planned(recipe)
         tree, drafter = made.parts.get("tree"), made.parts["drafter"]
+        needed, certified = training(made), _certified(certificates.get(recipe))
+        group = GROUPS[2 if certified == LOSSY else int(needed != UNTRAINED)]
         cells = [
             f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
             f"`{recipe}`",
             f"`{drafter.entry.name}`",
             f"`{tree.entry.name}`" if tree else "its own",
-            training(made),
+            needed,
             *_measured(measured.get(identity(recipe))),
-            _certified(certificates.get(recipe)),
+            certified,
         ]
-        rows.setdefault(model_name(identity(recipe)[1]), []).append("| " + " | ".join(cells) + " |")
-    mark = MARK if any("†" in row for each in rows.values() for row in each) else ""
-    tables = (line for target, each in rows.items() for line in (f"### On {target}\n", HEAD, *each, ""))
-    return "\n".join(["## All recipes\n", ABOUT.format(mark=mark), *tables])
+        groups = rows.setdefault(model_name(identity(recipe)[1]), {})
+        groups.setdefault(group, []).append("| " + " | ".join(cells) + " |")
+    tables = ["## All recipes\n", INTRODUCTION]
+    for target, groups in rows.items():
+        tables.append(f"### On {target}\n")
+        for group in filter(groups.get, GROUPS):
+            tables += [f"*{group.capitalize()}*\n", HEAD, *groups[group], ""]
+    mark = MARK if any("†" in line for line in tables) else ""
+    return "\n".join(tables), ABOUT.format(mark=mark)
 
 
 def training(made: Plan) -> str:
@@ -62,7 +76,7 @@ def training(made: Plan) -> str:
     passes = sum(token_passes(model_folder(weights)) for weights in named_weights(made).values())
     if passes:
         return f"{passes / 1e6:.1f}"
-    return "a model" if any("model" in part.options for part in _within(made.parts["drafter"])) else "none"
+    return "a model" if any("model" in part.options for part in _within(made.parts["drafter"])) else UNTRAINED
 
 
 def token_passes(folder: Path) -> int:
@@ -97,6 +111,6 @@ def _certified(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     if not found["promised"]:
-        return "lossy"
+        return LOSSY
     changed = "".join(f", with `{change}`" for change in found.get("changes", ()))
     return f"exact, {found['branches']:,} branches{changed}" if found["lossless"] else "**not shown**"

@@ -28,9 +28,9 @@ COLUMNS = 62
 """Characters of the text that are shown, the last ones."""
 STYLE = """
 .caption { fill: var(--ink); font: 600 15px system-ui, sans-serif; }
-.said { fill: var(--quiet); font: 13px ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-.said .draft { fill: var(--draft); font-weight: 600; }
-.said .bonus { fill: var(--bonus); font-weight: 600; }
+.text { fill: var(--quiet); font: 13px ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+.text .draft { fill: var(--draft); font-weight: 600; }
+.text .bonus { fill: var(--bonus); font-weight: 600; }
 .frame { opacity: 0; animation: frame %(all).1fs linear infinite; }
 @keyframes frame { 0%%, %(share).3f%% { opacity: 1; } %(after).3f%%, 100%% { opacity: 0; } }
 @media (prefers-reduced-motion: reduce) { .frame { animation: none; } .frame:last-child { opacity: 1; } }"""
@@ -54,7 +54,7 @@ def animate(found: Trace, first: int, count: int) -> tuple[str, int, int, str]:
             delay = -SECONDS * (2 * count - len(frames))
             frames.append(
                 f'<g class="frame" style="animation-delay: {delay:.1f}s"><text class="caption" x="3" y="18">{caption}'
-                f'</text><text class="said" x="3" y="48">{_text(found, cycle.number, end)}</text>'
+                f'</text><text class="text" x="3" y="48">{_text(found, cycle.number, end)}</text>'
                 f'<g transform="translate(0 {HEAD})">{tree}</g></g>'
             )
     share = 100 / len(frames)

@@ -51,6 +51,30 @@ inline void multiply_tile_halves(const uint8_t* data, Ahead ahead, int64_t block
     for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[t * MANY + r], _mm512_add_ps(first[t][r], second[t][r]));
 }
 
+#elif defined(HALF_DOTS)
+
+constexpr int64_t TOGETHER = 6;
+
+// R rows' products with a tile of bfloat16: four outputs a register, a pair of inputs of each.
+template <int R>
+inline void multiply_tile_halves(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
+                                 float (*out)[TILE]) {
+  const Half* values = x.half.get() + row * x.inputs;
+  float32x4_t sums[R][PARTS] = {};
+  for (int64_t k = 0; k < blocks * BLOCK; k += 2, data += 4 * TILE) {
+    ahead.fetch(4 * TILE);
+    for (int part = 0; part < PARTS; ++part) {
+      const bfloat16x8_t weights = vreinterpretq_bf16_u8(vld1q_u8(data + 16 * part));
+      for (int r = 0; r < R; ++r) {
+        const int32x4_t pair = vdupq_n_s32(*reinterpret_cast<const Word*>(values + r * x.inputs + k));
+        sums[r][part] = vbfdotq_f32(sums[r][part], weights, vreinterpretq_bf16_s32(pair));
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int part = 0; part < PARTS; ++part) vst1q_f32(out[r] + 4 * part, sums[r][part]);
+}
+
 #else
 
 constexpr int64_t TOGETHER = 6;

@@ -126,6 +126,55 @@ inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, cons
   }
 }
 
+#elif defined(DOTS)
+
+// Four outputs at a time: each of their registers has four inputs of each. Codes of 8 bits are taken as signed.
+template <int BITS, int R>
+inline void multiply_tile(const uint8_t* data, Ahead ahead, int64_t blocks, const Codes& x, int64_t row,
+                          float (*out)[TILE]) {
+  constexpr int QUARTERS = TILE / 4;
+  float32x4_t sums[R][QUARTERS] = {};
+  const uint8x16_t nibble = vdupq_n_u8(15), middle = vdupq_n_u8(128);
+  for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
+    ahead.fetch(block_bytes(BITS));
+    const uint8_t* after = data + TILE * BLOCK * BITS / 8;
+    const int8_t* values = x.code.get() + row * x.inputs + BLOCK * block;
+    for (int quarter = 0; quarter < QUARTERS; ++quarter) {
+      const auto load = [&](int j) { return vld1q_u8(data + 64 * j + 16 * quarter); };
+      const auto floats = [&](int place) {
+        return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(after + 2 * place + 8 * quarter)));
+      };
+      const float32x4_t scale = floats(0);
+      int8x16_t codes[8];
+      if constexpr (BITS == 4) {
+        for (int j = 0; j < 4; ++j) {
+          const uint8x16_t pair = load(j);
+          codes[j] = vreinterpretq_s8_u8(vandq_u8(pair, nibble));
+          codes[j + 4] = vreinterpretq_s8_u8(vshrq_n_u8(pair, 4));
+        }
+      } else {
+        for (int j = 0; j < 8; ++j) codes[j] = vreinterpretq_s8_u8(veorq_u8(load(j), middle));
+      }
+      for (int r = 0; r < R; ++r) {
+        const int8x16_t first = vld1q_s8(values + r * x.inputs), second = vld1q_s8(values + r * x.inputs + 16);
+        int32x4_t total = vdotq_laneq_s32(vdupq_n_s32(0), codes[0], first, 0);
+        total = vdotq_laneq_s32(total, codes[1], first, 1);
+        total = vdotq_laneq_s32(total, codes[2], first, 2);
+        total = vdotq_laneq_s32(total, codes[3], first, 3);
+        total = vdotq_laneq_s32(total, codes[4], second, 0);
+        total = vdotq_laneq_s32(total, codes[5], second, 1);
+        total = vdotq_laneq_s32(total, codes[6], second, 2);
+        total = vdotq_laneq_s32(total, codes[7], second, 3);
+        const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
+        sums[r][quarter] = vfmaq_f32(sums[r][quarter], vmulq_n_f32(scale, x.scale[at]), vcvtq_f32_s32(total));
+        if constexpr (BITS == 4) sums[r][quarter] = vfmaq_n_f32(sums[r][quarter], floats(TILE), x.total[at]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int quarter = 0; quarter < QUARTERS; ++quarter) vst1q_f32(out[r] + 4 * quarter, sums[r][quarter]);
+}
+
 #else
 
 template <int BITS, int R>

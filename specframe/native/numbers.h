@@ -10,6 +10,8 @@
 
 #ifdef __x86_64__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #ifndef PORTABLE
@@ -25,6 +27,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #define AMX
+#endif
+#ifdef __ARM_FEATURE_DOTPROD
+#define DOTS
+#endif
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define HALF_DOTS
 #endif
 #endif
 
@@ -42,6 +50,8 @@ constexpr int64_t block_bytes(int64_t bits) { return TILE * BLOCK * bits / 8 + T
 
 #ifdef __AVX512F__
 constexpr int LANE = 16;
+#elif defined(__aarch64__)
+constexpr int LANE = 4;
 #else
 constexpr int LANE = 8;
 #endif
@@ -120,7 +130,7 @@ inline float scale_at(const uint8_t* at) {
 }
 
 // An activation next to weights of bfloat16.
-#ifdef PAIRS
+#if defined(PAIRS) || defined(HALF_DOTS)
 using Half = uint16_t;
 inline Half rounded(float value) { return narrow(value); }
 #else

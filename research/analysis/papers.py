@@ -4,6 +4,8 @@ FILE holds prompts, such as the 24 of docs/howto/bench.md. Every recipe of recip
 tree, with its drafter in the folder --weights; those that have none there are left out. At a temperature the trees of
 given shape draw their siblings, and `recursive` tests them in turn, as in SpecInfer and EAGLE.
 
+A recipe may be followed by overrides, in quotes: ``--recipes eagle "eagle 'tree={use: chain, depth: 5}'"``.
+
 The change is to the first recipe's, over the same prompts redrawn for both, so that what makes a prompt hard cancels.
 Intervals are 95 %, by 10,000 bootstrap draws of the prompts. No time is measured: a busy machine gives the same table.
 """
@@ -11,6 +13,7 @@ Intervals are 95 %, by 10,000 bootstrap draws of the prompts. No time is measure
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,20 +64,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     prompts = read_prompts(options.prompts)
     first: Tensor | None = None
-    for name in options.recipes:
+    for contestant in options.recipes:
+        name, *more = shlex.split(contestant)
         recipe = RECIPES / f"{name}.yaml"
         given = overrides(recipe, options.weights, options.temperature)
         if given is None:
             continue
-        given.append(f"sampling.max_new_tokens={options.max_new_tokens}")
+        given += [f"sampling.max_new_tokens={options.max_new_tokens}", *more]
         found = specframe.measure_tau(specframe.load(recipe, overrides=given), prompts)
         draws = redrawn(found.cycles, found.cycles + found.reached.sum(1))
         low, high = interval(draws)
         first = draws if first is None else first
         levels = " ".join(f"{share:.2f}" for share in (found.reached.sum(0) / found.cycles.sum()).tolist())
-        print(
-            f"| `{name}` | {found.tau:.2f} [{low:.2f}, {high:.2f}] | {change_of(draws, first)} | {levels} |", flush=True
-        )
+        tau = f"{found.tau:.2f} [{low:.2f}, {high:.2f}]"
+        print(f"| `{contestant}` | {tau} | {change_of(draws, first)} | {levels} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,17 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
 
     @functools.wraps(function)
     def read_and_call(
-        recipe: str, overrides: Sequence[str], no_local_code: bool, allow_env: bool, **options: Any
+        recipe: str,
+        overrides: Sequence[str],
+        no_local_code: bool,
+        allow_env: bool,
+        drafter: str | None = None,
+        **options: Any,
     ) -> int:
+        overrides = [*overrides, *([] if drafter is None else [f"drafter={drafter}"])]
         plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
         if names_model(recipe):
-            report_model(recipe, plan.settings["run"].chat)
+            report_model(recipe, plan)
         status = function(plan, **options)
         if status == 0:
             report_next(click.get_current_context().info_name, [recipe])

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 @click.option(
     "--image", multiple=True, type=PATH, metavar="FILE", help="a picture in front of the prompt; may be repeated"
 )
+@click.option(
+    "--drafter",
+    metavar="NAME",
+    help="another drafter than the recipe's; auto: the one that others have published for a model of the Hub",
+)
 @prompts_option
 @limit_option
 @json_option("print the figures as one JSON object on the last line")

@@ -29,10 +29,12 @@ def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[
         return words, overrides
     if len(models) > 1:
         raise InputError(f"one model at a time: {' and '.join(models)}; recipes may have targets of their own")
-    report_model(models[0], has_template(models[0]))
-    return [UNTRAINED if word == models[0] else word for word in words], [*model_overrides(models[0]), *overrides]
+    found = model_overrides(models[0], overrides)
+    _report(models[0], UNTRAINED_RECIPE, has_template(models[0]))
+    return [UNTRAINED if word == models[0] else word for word in words], found
 
 
+UNTRAINED_RECIPE = f"the recipe is {UNTRAINED}, the best without training"
 NEXT = {
     "run": "`specframe bench {model}` measures the gain over your prompts (--data FILE)",
     "bench": "`specframe profile {model} --precisions` finds the fastest settings here",
@@ -40,10 +42,15 @@ NEXT = {
 """The next step after a command that was given a model."""
 
 
-def report_model(model: str, chat: bool | None) -> None:
-    """Prints the recipe that a model is decoded with, on standard error."""
+def report_model(model: str, plan: Plan) -> None:
+    """Prints the recipe that a model is decoded with, or the published drafter, on standard error."""
+    weights = plan.parts["drafter"].options.get("weights")
+    _report(model, f"the drafter is {weights}" if weights else UNTRAINED_RECIPE, plan.settings["run"].chat)
+
+
+def _report(model: str, recipe: str, chat: bool | None) -> None:
     text = "" if chat is not False else "; it has no chat template, so prompts are continued"
-    print(printable(f"{model}: the recipe is {UNTRAINED}, the best without training{text}"), file=sys.stderr)
+    print(printable(f"{model}: {recipe}{text}"), file=sys.stderr)
 
 
 def report_next(command: str | None, words: Iterable[str]) -> None:

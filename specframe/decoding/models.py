@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 UNTRAINED = "suffix-recycling"
 """The recipe for a model that is given in place of one: the best of those that need no training."""
+PUBLISHED = "drafter=auto"
+"""The value that decodes a model of the Hub with the drafter that others have published for it."""
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
 """Matches owner/name, a model on the Hub."""
 
@@ -87,21 +89,34 @@ def names_model(word: str) -> bool:
     )
 
 
-def model_overrides(model: str) -> list[str]:
-    """The values that make the recipe for a model that needs no training that model's."""
+def model_overrides(model: str, overrides: Sequence[str] = ()) -> list[str]:
+    """The values that make the recipe for a model that needs no training that model's, and further ones after them.
+
+    `drafter=auto` stands for the drafter that others have published for the model: InputError where none is known.
+    """
+    from specframe.recipes.discovery import discover
+
+    found: list[str] = []
+    if PUBLISHED in overrides:
+        found = discover().extension("published", PUBLISHED, "specframe-zoo")(model)
     plain = ["run.chat=false"] if has_template(model) is False else []
-    return [f"target.model={json.dumps(model)}", "target.fallback=null", "target.dtype=stored", *plain]
+    others = [*plain, *found, *(value for value in overrides if value != PUBLISHED)]
+    return [f"target.model={json.dumps(model)}", "target.fallback=null", "target.dtype=stored", *others]
 
 
 def read_recipe(word: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:
     """The recipe of a file or name, or the one that a model without training is decoded by: see `Recipe.read`.
 
-    Raises RecipeError for what is neither, and InputError for a GGUF file that cannot be read.
+    Raises RecipeError for what is neither, and InputError for a GGUF file that cannot be read, or where `drafter=auto`
+    finds no drafter.
     """
+    from specframe.kernel.errors import InputError
     from specframe.recipes.recipe import Recipe
 
     if isinstance(word, str | Path) and names_model(str(word)):
-        word, overrides = UNTRAINED, [*model_overrides(str(word)), *overrides]
+        word, overrides = UNTRAINED, model_overrides(str(word), overrides)
+    elif PUBLISHED in overrides:
+        raise InputError(f"{PUBLISHED} is for a model; {word} is a recipe, which names its drafter")
     return Recipe.read(word, overrides, environment=environment)
 
 

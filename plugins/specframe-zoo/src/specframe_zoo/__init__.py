@@ -122,7 +122,13 @@ talk_parallelspec_router = drafter("talk-7m", "eagle-parallelspec-router", "CORA
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the models, which recipes name `zoo://...`."""
+    """Registers the models, which recipes name `zoo://...`, and the table of published drafters."""
+    register(
+        "extension",
+        "published",
+        "specframe_zoo.published:published_drafter",
+        summary="the drafter published for a model of the Hub: `specframe run MODEL --drafter auto`",
+    )
     for attribute, model in globals().items():
         if isinstance(model, Embedded | Fetched | Joined):
             register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

@@ -154,7 +154,7 @@ class Stash:
     def moved(self, places: Mapping[int, int]) -> Stash | None:
         """The entries after rows moved to these places; None if all of them have left."""
         rows = [None if row is None else places.get(row) for row in self.rows]
-        return None if set(rows) == {None} else replace(self, rows=rows, make=lambda: self.pairs)
+        return None if set(rows) == {None} else replace(self, rows=rows)
 
 
 def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from specframe.kernel.types import Committed
+from specframe.kernel.types import Committed, PairSpec
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
-from specframe.neural.features import Entries, Pending, Stash, by_row
+from specframe.neural.features import Entries, Pending, Stash, by_row, gather
 from specframe.neural.masks import TextWindow
 
 MOST, SPARE = 16384, 256
@@ -82,20 +82,21 @@ class WindowEntries:
 class RowSession:
     """Common base of sessions over a `SlotCache`: rows that join, commit at their own pace, and leave.
 
-    A drafter's session defines the entries that it keeps of newly committed pairs (`pairs`), what it makes of them for
-    a draft (`prepare`), how it takes them in (`take`), the slots that then hold them (`seen`), and its other state of a
-    row (`join`, `leave`).
+    Of newly committed pairs it keeps the tokens [B, M] and their features side by side [B, M, A D]. A drafter's session
+    defines what it makes of them for a draft (`prepare`), how it takes them in (`take`), the slots that then hold them
+    (`seen`), and its other state of a row (`join`, `leave`).
 
     Args:
         like: a tensor on the drafter's device.
+        spec: the features of a pair.
         slots: how many rows there will be, at most.
         room: how many positions a row will take, at most; the cache has room for them.
         spare: how many slots more than it needs the cache gets when it is made or grown.
         layers: how many layers' keys and values it caches.
     """
 
-    def __init__(self, like: Tensor, slots: int, room: int, spare: int, layers: int = 1) -> None:
-        self.room, self.spare = room, spare
+    def __init__(self, like: Tensor, spec: PairSpec, slots: int, room: int, spare: int, layers: int = 1) -> None:
+        self.room, self.spare, self.spec = room, spare, spec
         self.counts: list[int] = []  # entries of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
@@ -123,10 +124,6 @@ class RowSession:
         if self._visible is None:
             self._visible = self.seen(self.counts)
         return self._visible
-
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Returns the entries kept of newly committed pairs until they are taken in, [B, M, ..] each."""
-        raise NotImplementedError
 
     def entries(self, pairs: Entries, committed: Committed, fresh: list[int]) -> tuple[Entries, list[int]]:
         """Returns the entries of newly committed pairs, [B, M, ..] each, and how many each row has of them.
@@ -185,7 +182,7 @@ class RowSession:
         tokens, features = committed.tokens, committed.features
         if tokens.shape[1] > longest:
             tokens, features = tokens[:, :longest], {tap: values[:, :longest] for tap, values in features.items()}
-        return self.pairs(tokens, features)
+        return tokens, gather(self.spec, features)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -219,9 +216,7 @@ class RowSession:
         """The pairs that are to be taken in, if there are any."""
         if (found := self.outlined) is None:
             return None
-        pairs = by_row(self._stashes, found.fresh)
-        self._stashes = [Stash(range(found.first, len(self.counts)), found.fresh, lambda: pairs)]
-        found = replace(found, pairs=self.prepare(pairs))
+        found = replace(found, pairs=self.prepare(by_row(self._stashes, found.fresh)))
         return found if self.kept is None else self.within(self.kept, found)
 
     @property

@@ -8,7 +8,7 @@ pair, and a pair that is asked again has the keys and values that it had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, ends, repeated
-from specframe.neural.features import Pending, gather
+from specframe.neural.features import Pending
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import TextWindow, pairs_before
 from specframe.neural.rows import RowSession, WindowEntries
@@ -88,7 +88,7 @@ class FeatureSession(RowSession):
         self, network: PairNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
     ) -> None:
         like = next(network.layer.parameters())
-        super().__init__(like, slots, room, spare, network.layer.count)
+        super().__init__(like, network.spec, slots, room, spare, network.layer.count)
         self.network = network
         self.embed = embed
         embed(torch.zeros(1, dtype=torch.int64, device=like.device))  # a target finds its rule once, by a forward pass
@@ -128,10 +128,6 @@ class FeatureSession(RowSession):
         if not self.state:
             return super().within(kept, pending)
         return replace(pending, held=kept.held(pending.first, pending.fresh))
-
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The tokens [B, M] and their features side by side [B, M, A D]."""
-        return tokens, gather(self.network.spec, features)
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the network's `inputs` argument, [B, M, 2D]: a drafter that drafts nothing fuses nothing."""

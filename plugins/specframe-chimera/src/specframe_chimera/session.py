@@ -8,14 +8,14 @@ write over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specframe.neural import Blocks, DecoderLayer, Pending, RowSession, tensor_on
-from specframe.plugin import Frontier, Predicted
+from specframe.plugin import Frontier, PairSpec, Predicted
 
 NOTHING = -1
 """Placeholder in an n-gram for a token before the start of the text."""
@@ -49,16 +49,12 @@ class States(RowSession):
         spare: int = 512,
     ) -> None:
         like = next(layer.parameters())
-        super().__init__(like, slots, 2 * room, spare)
+        super().__init__(like, PairSpec(), slots, 2 * room, spare)
         self.layer = layer
         self.encode = encode
         self.predict = predict
         self.recent = like.new_full((0, ngram), NOTHING, dtype=torch.int64)  # the last tokens, the root's last
         self.feature = like.new_zeros(0, layer.config.hidden_size)  # the last true feature of every row, [B, D]
-
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Tokens and features."""
-        return tokens, features["last"]
 
     def join(self, more: int) -> None:
         """Makes room for new rows."""

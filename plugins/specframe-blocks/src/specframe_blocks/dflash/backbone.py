@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,6 @@ from specframe.neural import (
     Embed,
     Pending,
     RowSession,
-    gather,
     rotation,
     tensor_on,
     turned,
@@ -163,13 +161,14 @@ class BlockSession(RowSession):
     """
 
     def __init__(self, network: Backbone, embed: Embed, slots: int, *, room: int = 0, spare: int = 256) -> None:
-        super().__init__(network.fc.weight, slots, room, spare, layers=len(network.layers))
+        super().__init__(network.fc.weight, network.spec, slots, room, spare, len(network.layers))
         self.network = network
         self.embed = embed
 
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The tokens [B, M] and the context features [B, M, H]."""
-        return tokens, self.network.fuse(gather(self.network.spec, features))
+    def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns the tokens [B, M] and the context features [B, M, H]."""
+        tokens, features = entries
+        return tokens, self.network.fuse(features)
 
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` features: [B, W] bool, W up to the longest row's end."""

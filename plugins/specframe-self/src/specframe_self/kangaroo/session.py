@@ -7,13 +7,13 @@ write over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.neural import Blocks, Pending, RowSession, gather, tensor_on
+from specframe.neural import Blocks, Pending, RowSession, tensor_on
 from specframe.plugin import Frontier, Predicted
 from specframe_self.kangaroo.network import Adapter
 
@@ -35,15 +35,11 @@ class Exits(RowSession):
     def __init__(
         self, network: Adapter, exits: Callable[[Frontier], Tensor], slots: int, *, room: int = 0, spare: int = 256
     ) -> None:
-        super().__init__(next(network.parameters()), slots, room, spare)
+        super().__init__(next(network.parameters()), network.spec, slots, room, spare)
         self.network = network
         self.exits = exits
         self.rooted = self.visible  # [B, W] which slots hold committed entries, or the root's
         self._roots: Tensor | None = None  # [B, 1, D], while a draft starts and they are not taken in
-
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The exit's features."""
-        return (gather(self.network.spec, features),)
 
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
@@ -55,7 +51,7 @@ class Exits(RowSession):
 
         Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """
-        first, (exits,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
+        first, exits, fresh, starts = pending.first, pending.pairs[-1], pending.fresh, pending.starts
         held, device = tensor_on(exits.device, pending.held), exits.device
         rows, ends = torch.arange(len(exits), device=device), tensor_on(device, fresh)
         roots = None

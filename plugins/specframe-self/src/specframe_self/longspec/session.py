@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +48,9 @@ class LongSession(FeatureSession):
         self._memory = memory
         self._seen: tuple[Tensor, Tensor, Tensor] | None = None  # keys and values [B, heads of keys, S, d], counts [B]
 
-    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The tokens' embeddings, [B, M, D]."""
-        return (self.embed(tokens),)
-
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Returns the embeddings."""
-        return entries
+        """Returns the tokens' embeddings, [B, M, D]."""
+        return (self.embed(entries[0]),)
 
     def take(self, pending: Pending) -> Blocks:
         """Caches the keys and values of pending tokens; the root's outputs are made when a draft begins."""

@@ -11,7 +11,7 @@ import pytest
 from specframe.cli.bench import breaks_promise
 from specframe.cli.group import COMMANDS, PLACES, TRY
 from specframe.cli.main import main
-from specframe.cli.render.figures import print_figures, print_place
+from specframe.cli.render.figures import _rows, print_figures, print_place
 from specframe.files.text import counted, open_console
 from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
@@ -97,13 +97,29 @@ def test_what_it_names_exists(capsys):
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_figures_fit_every_width(columns, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
     print_figures(SUMMARY)
     print_place(Path("runs/falcon/run.json"))
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert max(map(len, lines)) <= columns
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns and not [line for line in lines if line != line.rstrip()]
     printed = " ".join(" ".join(lines).split())
     assert "the bonus token included" in printed and "2.7 drafted a cycle" in printed
+
+
+@pytest.mark.parametrize(
+    ("overhead", "shown"), [(0.068, "6.8% of the"), (9.99, "999.0% of the"), (43.466, "43 times the")]
+)
+def test_overhead_of_a_target_without_a_network_is_no_percentage(overhead, shown, capsys):
+    print_figures(SUMMARY | {"overhead": overhead})
+    assert f"{shown} forward passes' time" in " ".join(capsys.readouterr().out.split())
+
+
+def test_in_a_pipe_a_figure_is_a_line(capsys):
+    print_figures(SUMMARY)
+    shown = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert shown == [name for name, _ in _rows(SUMMARY)]
 
 
 def test_the_two_lines_about_the_text_agree(monkeypatch, capsys):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from specframe.cli.render import print_rows
 from specframe.files.text import counted, open_console, printable, printable_data
 
 TAU_IS = "tokens per forward pass of the target, the bonus token included"
@@ -19,12 +18,8 @@ LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 def print_figures(summary: dict[str, Any]) -> None:
     """Prints the figures as a table."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(printable_data(summary)):
-        table.add_row(name, value)
-    console = open_console()
-    console.print("\n")
-    console.print(table)
+    print("\n")
+    print_rows(_rows(printable_data(summary)))
 
 
 def print_place(out: Path) -> None:
@@ -50,7 +45,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["costs"] is not None:
         nodes = f"{summary['nodes']:.1f} drafted a cycle, as many as pay on this machine; at most"
         rows.append(("nodes", f"{nodes} {summary['nodes_at_most']} (`run.costs`)"))
-    rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
+    overhead = summary["overhead"]
+    share = f"{overhead:.1%} of" if overhead < 10 else f"{overhead:.0f} times"  # of a target without a network
+    rows.append(("overhead", f"{share} the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     if summary["ahead"] is not None:
         rows.append(("ahead", _ahead(summary["ahead"])))

@@ -1,6 +1,7 @@
 """The scripts of `examples/` run, with public names alone, and print what they are there to show."""
 
 import ast
+import importlib
 import runpy
 
 import pytest
@@ -42,3 +43,23 @@ def test_examples_import_public_names_alone():
     modules |= {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
     ours = {module for module in modules if module and module.startswith("specframe")}
     assert ours and ours <= PUBLIC
+
+
+@pytest.mark.full
+def test_scripts_of_pages_and_research_import_what_exists():
+    """No test runs most of them, so a move would break them unnoticed."""
+    absent = []
+    for path in [*sources(ROOT / "docs"), *sources(ROOT / "research")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specframe"):
+                absent += [f"{path.name}: {node.module}.{each.name}" for each in node.names if not exists(node, each)]
+    assert not absent
+
+
+def exists(node, alias):
+    """Returns whether a name is in a module, or is a module of a package."""
+    try:
+        module = importlib.import_module(node.module)
+        return hasattr(module, alias.name) or bool(importlib.import_module(f"{node.module}.{alias.name}"))
+    except ImportError:
+        return False

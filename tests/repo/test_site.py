@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,3 +26,13 @@ def test_a_warning_fails_the_build(extra: tuple[str, ...], tmp_path: Path) -> No
     )
     assert (built.returncode == 0) is (not extra), built.stdout
     assert all(page in built.stdout for page in extra)
+
+
+def test_llms_txt_lists_the_pages(generators, tmp_path: Path) -> None:
+    outline = generators("outline").Outline()
+    for title, url, meta in (("Home", "", {"description": "What it is."}), ("Bench", "howto/bench/", {})):
+        outline.add(SimpleNamespace(title=title, url=url, meta=meta))
+    outline.write({"site_name": "specframe", "site_description": "Drafts.", "site_dir": str(tmp_path)})
+    written = (tmp_path / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert written == ["# specframe", "", "> Drafts.", "", "- [Bench](howto/bench/)", "- [Home](.): What it is."]
+    assert outline.lines == [], "a site that is built again is listed anew"

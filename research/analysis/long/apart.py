@@ -16,7 +16,7 @@ from time import process_time
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward import apart
+from specframe.components.targets.forward import split_attention
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.types import TokenTree, Verdict
@@ -37,7 +37,7 @@ def binary_tree(nodes: int) -> TokenTree:
 
 def score(target: HFTarget, tree: TokenTree, long: int) -> tuple[Tensor, float]:
     """The logits, and the shortest of some times, where prefixes from `long` slots on are apart."""
-    apart.LONG = long
+    split_attention.LONG = long
     logits, times = target.score(tree).logits, []  # the first pass apart is compared with one that is not
     for _ in range(RUNS):
         begun = process_time()

@@ -26,11 +26,11 @@ SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 COMMON = (
     *("-std=c++17", "-O3", "-shared", "-fPIC"),
-    *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
     # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
-FLAGS = ("-march=native", *COMMON)
+WIDE = ("-mprefer-vector-width=512",)  # an option of x86-64 alone
+FLAGS = ("-march=native", *(WIDE if platform.machine() in ("x86_64", "AMD64") else ()), *COMMON)
 SWITCH = "SPECFRAME_NATIVE"
 """The environment variable: `compile` compiles the library on the spot, though one came with specframe."""
 
@@ -59,7 +59,7 @@ def _x86_groups() -> tuple[Group, ...]:
     avx2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"})
     vnni = avx2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
     bf16 = vnni | {"avx512_bf16"}
-    with_vnni = ("-march=x86-64-v4", "-mavx512vnni")
+    with_vnni = ("-march=x86-64-v4", *WIDE, "-mavx512vnni")
     with_bf16 = (*with_vnni, "-mavx512bf16")
     return (
         Group("x86-64-amx", (*with_bf16, "-mamx-tile", "-mamx-bf16"), bf16 | {"amx_tile", "amx_bf16"}),
@@ -69,7 +69,17 @@ def _x86_groups() -> tuple[Group, ...]:
     )
 
 
-GROUPS = {"x86_64": _x86_groups()}
+def _arm_groups() -> tuple[Group, ...]:
+    """The groups of ARM64, those with more instructions first."""
+    dots = frozenset({"asimd", "crc32", "atomics", "asimdrdm", "asimddp"})
+    return (
+        Group("arm64-bf16", ("-march=armv8.2-a+dotprod+bf16",), dots | {"bf16"}),
+        Group("arm64-dots", ("-march=armv8.2-a+dotprod",), dots),
+        Group("arm64", ("-march=armv8-a",), frozenset({"asimd"})),
+    )
+
+
+GROUPS = {"x86_64": _x86_groups(), "aarch64": _arm_groups()}
 """By machine, as `platform.machine` names it."""
 
 
@@ -140,14 +150,14 @@ def _compiled(flags: tuple[str, ...], digest: str) -> ctypes.CDLL:
     return loaded
 
 
-def compile_shipped(folder: Path) -> list[Path]:
-    """Compiles the libraries that a wheel carries for machines like this one, without symbols that only debuggers read.
+def compile_shipped(folder: Path, machine: str) -> list[Path]:
+    """Compiles the libraries that a wheel for a machine carries, without symbols that only debuggers read.
 
     Raises InputError where there is no compiler, or where it refuses.
     """
     digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
     made = []
-    for group in GROUPS.get(platform.machine(), ()):
+    for group in GROUPS.get(machine, ()):
         made.append(group.library(folder))
         _compile(_compiler(), (*group.options, *COMMON, "-s"), made[-1], digest)
     return made

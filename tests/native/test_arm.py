@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (shutil.which(COMPILER) and shutil.which(EMULATOR)), reason="needs both"),
 ]
-PROCESSORS = ("armv8-a", "armv8.2-a+dotprod", "armv8.2-a+dotprod+bf16")
 FUNCTIONS = ("multiply", "decode", "copy", "argmax")
 BASE, NEAR = 1 << 37, 1 << 20
 """The address of the emulated memory, and the bytes that are carried over from an address on."""
@@ -133,12 +132,12 @@ def merged(pointers):
     return found
 
 
-@pytest.fixture(scope="module", params=PROCESSORS)
+@pytest.fixture(scope="module", params=build.GROUPS["aarch64"], ids=lambda group: group.name)
 def emulated(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("arm")
     (folder / "main.cpp").write_text('#include "passes.cpp"\n' + MAIN)
-    flags = [flag for flag in build.COMMON if flag not in ("-shared", "-fPIC") and "512" not in flag]
-    command = [COMPILER, f"-march={request.param}", *flags, f"-I{build.SOURCE.parent}"]
+    flags = [flag for flag in build.COMMON if flag not in ("-shared", "-fPIC")]
+    command = [COMPILER, *request.param.options, *flags, f"-I{build.SOURCE.parent}"]
     subprocess.run([*command, str(folder / "main.cpp"), "-o", str(folder / "main")], check=True)
     return Emulated(folder / "main")
 

@@ -16,6 +16,7 @@ from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
 from specframe.neural.features import Entries, Pending, Stash, by_row, gather
 from specframe.neural.masks import TextWindow
+from specframe.neural.transfer import tensor_on
 
 MOST, SPARE = 16384, 256
 """Largest number of entries, rows times those of the longest, that wait while no draft is asked for; and how many of
@@ -248,6 +249,19 @@ class RowSession:
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
         self._draft = [self.draft[0].above(root())] if pending.first else root
+
+    def aim_after(self, pending: Pending, length: int, width: int | None = None) -> Tensor:
+        """Returns the slots [B, length] after the entries that pending rows had, where the next pass writes.
+
+        It sees the slots below `width`; None: up to the last of these.
+        """
+        starts, end, device = pending.starts, max(pending.starts) + length, pending.pairs[0].device
+        even = min(starts) == max(starts)
+        slots = torch.arange(length, device=device).expand(len(starts), -1)
+        slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
+        self.reserve(end)
+        self.cache.aim(starts[0] if even else slots, end if width is None else width, pending.first)
+        return slots
 
     def reserve(self, slots: int) -> None:
         """Sees to it that the cache has this many slots."""

@@ -179,18 +179,11 @@ class BlockSession(RowSession):
     def take(self, pending: Pending) -> Blocks:
         """Caches keys and values of new features, and runs the block below every row's root."""
         tokens, context = pending.pairs
-        batch, length = tokens.shape
-        starts, device = pending.starts, tokens.device
-        places = torch.arange(length, device=device).expand(batch, -1)
-        even = min(starts) == max(starts)
-        places = places + (starts[0] if even else tensor_on(device, starts)[:, None])  # [B, M]
-        width = max(starts) + length
-        self.reserve(width)
-        self.cache.aim(starts[0] if even else places, width, pending.first)
-        new = self.network.remember(context, places)
+        device = tokens.device
+        new = self.network.remember(context, self.aim_after(pending, tokens.shape[1]))
         memory = [self.cache.update(*part, layer) for layer, part in enumerate(new)]
         sees = self.seen(pending.held)
-        sees = pad(sees, (0, width - sees.shape[1]))[:, None]  # [B, 1, W]
+        sees = pad(sees, (0, self.cache.width - sees.shape[1]))[:, None]  # [B, 1, W]
         counts = tensor_on(device, pending.held)
         ends = tensor_on(device, pending.fresh)[:, None] - 1
         rows = self.network.start(tokens.gather(1, ends), self.embed)  # [B, 1, S, H]

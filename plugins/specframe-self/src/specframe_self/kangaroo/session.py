@@ -51,21 +51,18 @@ class Exits(RowSession):
 
         Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """
-        first, exits, fresh, starts = pending.first, pending.pairs[-1], pending.fresh, pending.starts
+        exits = pending.pairs[-1]
         held, device = tensor_on(exits.device, pending.held), exits.device
-        rows, ends = torch.arange(len(exits), device=device), tensor_on(device, fresh)
+        rows, ends = torch.arange(len(exits), device=device), tensor_on(device, pending.fresh)
         roots = None
-        if first == 0:
+        if pending.first == 0:
             roots, self._roots = self._roots, None
         if roots is not None:
             exits = pad(exits, (0, 0, 0, 1))
             exits[rows, ends] = roots[:, 0]
         length = exits.shape[1]
-        slots = torch.arange(length, device=device) + (held - ends)[:, None]  # [B, T]
         seen = self.seen([count + (roots is not None) for count in pending.held])
-        self.reserve(max(starts) + length)
-        even = min(starts) == max(starts)
-        self.cache.aim(starts[0] if even else slots, seen.shape[1], first)
+        slots = self.aim_after(pending, length, seen.shape[1])
         outputs = self.network(exits, slots, seen[:, None, None].expand(-1, -1, length, -1), self.cache)
         below = torch.zeros_like(outputs[:, :1]) if roots is None else outputs[rows, ends][:, None]
         return Blocks.of_root(below, (), held)

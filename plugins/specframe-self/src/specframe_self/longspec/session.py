@@ -54,16 +54,9 @@ class LongSession(FeatureSession):
 
     def take(self, pending: Pending) -> Blocks:
         """Caches the keys and values of pending tokens; the root's outputs are made when a draft begins."""
-        (x, *_), starts, device = pending.pairs, pending.starts, pending.pairs[0].device
-        batch, length, _ = x.shape
-        even = min(starts) == max(starts)
-        places = torch.arange(length, device=device).expand(batch, -1)
-        places = places + (starts[0] if even else tensor_on(device, starts)[:, None])  # [B, M]
-        width = max(starts) + length
-        self.reserve(width)
-        self.cache.aim(starts[0] if even else places, width, pending.first)
-        self.cache.update(*self.network.remember(x, places), 0)
-        return Blocks.of_root(x.new_zeros(batch, 1, x.shape[2]), (), tensor_on(device, pending.held))
+        x = pending.pairs[0]
+        self.cache.update(*self.network.remember(x, self.aim_after(pending, x.shape[1])), 0)
+        return Blocks.of_root(torch.zeros_like(x[:, :1]), (), tensor_on(x.device, pending.held))
 
     def expand(self, frontier: Frontier) -> Predicted:
         """The predictions of the level below each frontier node; the root, which starts a draft, sees its own entry."""

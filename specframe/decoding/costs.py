@@ -37,9 +37,9 @@ from specframe.sampling.laws import first_argmax
 
 log = logging.getLogger(__name__)
 
-EDITION = 9
+EDITION = 10
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Nodes of the forward passes that are timed."""
 CONTEXT = 128
 """Committed tokens after which they are timed."""
@@ -54,12 +54,14 @@ PASSES, LONGER_PASSES = 4, 1
 SETTLING, LONGER_SETTLING = 0.1, 0.05
 """Seconds of passes of a size that go before them: so long a processor may be slower after larger passes, and faster
 after smaller ones, than it stays."""
+FURTHER = ("draft_row", "row", "row_drafted", "read")
+"""Times of further rows and of reading, which a file may leave out."""
 LARGEST = 2**30
 """Bytes of keys and values beyond which a number of committed tokens is not timed."""
-DRAFTED, RUNS = 16, 3
-"""Tokens that are decoded to time the drafter, and how often."""
+DRAFTED, RUNS, SHORT = 16, 3, 16
+"""Tokens that are decoded to time the drafter, how often, and the tokens of the prompt before them."""
 MANY = 8
-"""Number of rows with which it is timed, besides one."""
+"""Number of rows with which target and drafter are timed, besides one."""
 BUSY, GLANCE = 20.0, 0.2
 """Percentage of the processors' time that other programs take of a busy machine, and seconds of a look at it."""
 
@@ -85,7 +87,8 @@ def read_costs(path: Path) -> Costs:
         found = json.loads(path.read_text(encoding="utf-8"))
         longer = {int(tokens): _sizes(passes) for tokens, passes in found.get("longer", {}).items()}
         costs = Costs.of(_sizes(found["cycle_seconds"]), float(found["draft_seconds"]))
-        costs = replace(costs, draft_row=float(found.get("draft_row_seconds", 0.0)))
+        draft_row, row, row_drafted, read = (float(found.get(f"{name}_seconds", 0.0)) for name in FURTHER)
+        costs = replace(costs, draft_row=draft_row, row=row, row_drafted=row_drafted, read=read)
         return _with_longer(costs, longer)
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
@@ -127,8 +130,10 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
             return kept
         busy = machine.busy  # before anything is timed
         passes = _passes(target, notes / "passes" / f"{_digest(EDITION, model, *here)}.json", machine)
-        one, many = (_draft_seconds(parts, rows) for rows in (1, MANY))
-        costs = replace(passes, draft=one, draft_row=max(many - one, 0.0) / (MANY - 1))
+        (one, short), (many, _) = (_draft_seconds(parts, rows, SHORT) for rows in (1, MANY))
+        length = min(CONTEXT, parts.target.context // 2)
+        read = max(_draft_seconds(parts, 1, length)[1] - short, 0.0) / max(length - SHORT, 1)
+        costs = replace(passes, draft=one, draft_row=max(many - one, 0.0) / (MANY - 1), read=read)
     _keep(note, costs, busy)
     return costs
 
@@ -163,7 +168,12 @@ def _passes(target: Any, note: Path, machine: Machine) -> Costs:
     with alone(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
         longer = time_longer(target)
+        together = time_forwards(target, (1, 2), MANY)
     costs = _with_longer(Costs.of(seconds, 0.0), longer)
+    plain, drafted = (
+        max(together[n] - costs.alone.score(n * MANY) * costs.passes[0][1], 0.0) / (MANY - 1) for n in (1, 2)
+    )
+    costs = replace(costs, row=plain, row_drafted=max(drafted - plain, 0.0))
     _keep(note, costs, machine.busy)
     return costs
 
@@ -173,18 +183,19 @@ def _keep(note: Path, costs: Costs, busy: float) -> None:
     with suppress(SpecframeError):
         longer = {tokens: dict(passes) for tokens, passes in costs.longer}
         times = {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft}
-        times["draft_row_seconds"] = costs.draft_row
+        times |= {f"{name}_seconds": getattr(costs, name) for name in FURTHER}
         write_json(note, {**times, "busy": busy})
 
 
-def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The seconds of a forward pass by number of nodes, after a text of 128 tokens.
+def time_forwards(target: Any, sizes: Iterable[int], rows: int = 1) -> dict[int, float]:
+    """The seconds of a forward pass by number of nodes of each row, after texts of 128 tokens.
 
     In a shorter context the text takes half of it.
     """
     length = min(CONTEXT, target.context // 2)
-    text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
-    return _timed(target, Prompts(text, torch.tensor([length], device=target.device)), sizes, PASSES, SETTLING)
+    text = (torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size).repeat(rows, 1)
+    prompts = Prompts(text, torch.full((rows,), length, device=target.device))
+    return _timed(target, prompts, sizes, PASSES, SETTLING)
 
 
 def time_longer(target: Any) -> dict[int, dict[int, float]]:
@@ -223,9 +234,9 @@ def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, sett
     cost nearly the same. Within it other programs make a pass slower, never faster.
     """
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
-    target.open(1, prompt.tokens.shape[1] + 1 + max(times))
+    target.open(len(prompt.tokens), prompt.tokens.shape[1] + 1 + max(times))
     tree, _ = target.admit(prompt)
-    nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
+    nothing = torch.zeros(len(prompt.tokens), dtype=torch.int64, device=target.device)
     target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
     for size in [*times] * ROUNDS:
         begin, found = perf_counter(), list[float]()
@@ -250,8 +261,10 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
     return TokenTree(tokens, parent, torch.ones_like(tokens).bool(), torch.zeros_like(tokens), levels=nodes - 1)
 
 
-def _draft_seconds(parts: Parts, rows: int) -> float:
-    """The seconds of a drafter's forward pass, over short texts; 0 where no tree policy asks for one.
+def _draft_seconds(parts: Parts, rows: int, length: int) -> tuple[float, float]:
+    """The seconds of a drafter's forward pass after prompts of that length, and those of all of its passes.
+
+    0 where no tree policy asks for one.
 
     Several rows are timed with the small form of the tree: rows that choose together go on from few nodes.
 
@@ -260,18 +273,19 @@ def _draft_seconds(parts: Parts, rows: int) -> float:
     """
     target, (drafter, tree) = parts.target, timed_in(parts.drafter, parts.tree)
     if tree is None or isinstance(drafter, Observer):
-        return 0.0
+        return 0.0, 0.0
     untimed = replace(parts, drafter=drafter, tree=tree if rows == 1 else small_form(tree), costs=None)
-    prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
+    prompt = [token % target.vocab_size for token in range(1, min(length, target.context // 2) + 1)]
     request = Request(tokens=prompt, max_new_tokens=DRAFTED)
     room = len(prompt) + budget(request, target.context, 0) + untimed.nodes
-    found = []
+    found, sums = list[float](), list[float]()
     for _ in range(1 + RUNS):  # the first warms up
         clock = Clock()
         with alone(target), watch(untimed, clock) as timed:
             Session(timed, rows, room, clock=clock).run([request] * rows)
-        found.append(clock.seconds["drafter"] / max(clock.calls["drafter"], 1))
-    return median(found[1:])
+        sums.append(clock.seconds["drafter"])
+        found.append(sums[-1] / max(clock.calls["drafter"], 1))
+    return median(found[1:]), median(sums[1:])
 
 
 def _digest(*parts: object) -> str:

@@ -58,6 +58,8 @@ class Entry:
     text), `cancelled` or `failed` (see `error`)."""
     error: str | None = None
     """Reason for a failure, in one sentence."""
+    read: int = 0
+    """Tokens of the text that a drafter had read when it drafted last, where costs decide whether it drafts."""
 
     @property
     def text(self) -> list[int]:

@@ -31,6 +31,7 @@ class Verification:
     def __init__(self, target: Target, verifier: Verifier, block: int = 1) -> None:
         self._target, self._verifier, self._block = target, verifier, block
         self._costs: Costs | None = None  # of the next draft
+        self._rows: Sequence[Entry] = ()
         self._choose = text_of(target).choose
         self._by_position = verifier.needs.by_position
         self.renew()
@@ -55,7 +56,9 @@ class Verification:
 
     def costs(self, costs: Costs, rows: Sequence[Entry], pause: Pause, sampling: Sampling | RowSampling) -> Costs:
         """Returns the costs of the next draft of these rows, by which it is judged, too."""
-        self._costs = costs.together([entry.length for entry in rows], pause, self.skips_invalid(sampling))
+        self._rows, lengths = rows, [entry.length for entry in rows]
+        unread, left = sum(lengths) - sum(entry.read for entry in rows), sum(entry.left for entry in rows)
+        self._costs = costs.together(lengths, pause, self.skips_invalid(sampling), unread, left)
         return self._costs
 
     def skips_invalid(self, sampling: Sampling | RowSampling) -> bool:
@@ -71,8 +74,10 @@ class Verification:
         if self._costs is not None and self._costs.pause is not None and draft.levels:
             rows, size = draft.shape
             nodes = int(draft.valid.sum()) if self._costs.apart else rows * size
-            gain = self._costs.gain(sum(judged[0].length.tolist()), nodes - rows, -(-draft.levels // self._block))
-            self._costs.pause.judge(rows, gain)
+            counts = sum(judged[0].length.tolist()), nodes - rows, -(-draft.levels // self._block)
+            self._costs.pause.judge(rows, *counts, self._costs.gain(*counts))
+        for entry in self._rows if draft.levels else ():
+            entry.read = entry.length
         return judged
 
     def _judged(

@@ -15,6 +15,8 @@ REST, LONGEST = 16, 256
 """Numbers of cycles for which a batch drafts nothing after one in which nothing paid, and after several such times."""
 TRIAL = 64
 """Number of rows' drafts after which it counts what they brought."""
+LIKELY = 0.5
+"""Share of first nodes that is taken to be accepted before any are seen, with the weight of a trial."""
 
 
 class Pause:
@@ -23,14 +25,21 @@ class Pause:
     def __init__(self) -> None:
         self._left, self._rest = 0, REST
         self._drafts, self._gain = 0, 0.0
+        self.seen = (TRIAL, TRIAL * LIKELY, TRIAL, TRIAL)
+        """Rows' drafts so far, the tokens of them that were accepted, their nodes, and their passes of the drafter."""
 
     def begin(self) -> None:
         """Starts a pause after a cycle in which nothing paid: the next ones draft nothing. Each is longer."""
         self._left, self._rest = self._rest, min(2 * self._rest, LONGEST)
         self._drafts, self._gain = 0, 0.0
 
-    def judge(self, rows: int, gain: float) -> None:
-        """Counts what the drafts of `rows` rows gained, in tokens beyond their cost; a loss begins a pause."""
+    def judge(self, rows: int, tokens: int, nodes: int, passes: int, gain: float) -> None:
+        """Counts the drafts of `rows` rows: `gain` is the tokens that they brought beyond their cost.
+
+        A loss begins a pause.
+        """
+        drafts, accepted, scored, proposed = self.seen
+        self.seen = drafts + rows, accepted + tokens, scored + nodes, proposed + passes * rows
         self._drafts += rows
         self._gain += gain
         if self._drafts < TRIAL:
@@ -61,6 +70,12 @@ class Costs:
     """The seconds of a drafter's forward pass over one row."""
     draft_row: float = 0.0
     """The seconds that it takes longer for each further row."""
+    row: float = 0.0
+    """The seconds that the target's pass takes longer for each further row, in addition to its node."""
+    row_drafted: float = 0.0
+    """And for each of these that has a draft."""
+    read: float = 0.0
+    """The seconds in which a drafter reads a token that was committed while it was not asked."""
     rows: int | None = None
     """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
     context: int = 0
@@ -73,6 +88,11 @@ class Costs:
     """Pause shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
     apart: bool = False
     """True if rows that choose together may differ in their nodes: a pass takes the time of the valid ones alone."""
+
+    unread: int = field(default=0, compare=False)
+    """Tokens of all rows that a drafter would read before it drafts."""
+    left: int = field(default=0, compare=False)
+    """Tokens that all rows may still be given."""
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by nodes, of these passes, once they were asked for."""
@@ -93,7 +113,7 @@ class Costs:
 
     def as_data(self) -> dict[str, Any]:
         """The times as plain data, without what was worked out from them."""
-        names = ("passes", "draft", "draft_row", "rows", "context", "longer", "taken")
+        names = ("passes", "draft", "draft_row", "row", "row_drafted", "read", "rows", "context", "longer", "taken")
         return {name: getattr(self, name) for name in names}
 
     def after(self, tokens: int) -> Costs:
@@ -119,7 +139,9 @@ class Costs:
         """The same costs for nodes added to this number of drafted nodes that are scored anyway."""
         return replace(self, taken=self.taken + nodes, lengths={})
 
-    def together(self, lengths: Sequence[int], pause: Pause, apart: bool = False) -> Costs:
+    def together(
+        self, lengths: Sequence[int], pause: Pause, apart: bool = False, unread: int = 0, left: int = 0
+    ) -> Costs:
         """The same costs for rows of so many tokens, which choose together if there are several.
 
         Where the number of rows is fixed, a row chooses by itself, and by its length only if it is alone.
@@ -128,7 +150,7 @@ class Costs:
             return self.after(lengths[0]) if self.rows == 1 else self
         costs = self.after(max(lengths))
         if len(lengths) > 1:
-            return replace(costs, rows=len(lengths), pause=pause, apart=apart)
+            return replace(costs, rows=len(lengths), pause=pause, apart=apart, unread=unread, left=left)
         return costs.alone
 
     @cached_property
@@ -142,18 +164,38 @@ class Costs:
         The unit is the time in which decoding without drafts gives a row one token.
         """
         rows = self.rows or 1
-        return self._seconds(nodes * rows) / self._seconds(rows)
+        drafted = self.row_drafted * (rows - 1) if nodes > 1 else 0.0
+        return (self._seconds(nodes * rows) + self.row * (rows - 1) + drafted) / self._plain
 
     def spread(self, nodes: int) -> float:
         """Returns the cost, for all rows, of scoring `nodes` nodes of any rows beyond those that are scored anyway."""
         rows = self.rows or 1
-        return self._seconds((self.taken + 1) * rows + nodes) / self._seconds(rows) * rows
+        more = self.row * (rows - 1) + self.row_drafted * min(self.taken * rows + nodes, rows - 1)
+        return (self._seconds((self.taken + 1) * rows + nodes) + more) / self._plain * rows
 
     @property
     def level(self) -> float:
         """Cost of a drafter's forward pass, in the same unit."""
         rows = self.rows or 1
-        return (self.draft + self.draft_row * (rows - 1)) / self._seconds(rows)
+        return (self.draft + self.draft_row * (rows - 1)) / self._plain
+
+    @property
+    def _plain(self) -> float:
+        """The seconds of a pass without drafts."""
+        rows = self.rows or 1
+        return self._seconds(rows) + self.row * (rows - 1)
+
+    def drafts_now(self) -> bool:
+        """Returns whether the rows draft in this cycle: after a pause, and where that repays what the drafter reads.
+
+        What drafts bring is taken from those so far, at the costs for the present rows. A cycle of a pause is counted.
+        """
+        if self.pause is None:
+            return True
+        rows, (drafts, tokens, nodes, passes) = self.rows or 1, self.pause.seen
+        gain = self.gain(tokens / drafts * rows, round(nodes / drafts * rows), passes / drafts)
+        price = self.unread * self.read / self._plain * rows
+        return self.pause.over() and price <= max(gain, 0.0) * self.left / rows
 
     @property
     def hopeless(self) -> bool:
@@ -195,7 +237,7 @@ class Costs:
         all_rows, drafted = sum(counts), sum(count > 0 for count in counts)
         return [(self.spread(all_rows + drafted) - self.spread(all_rows)) / len(counts)] * len(counts)
 
-    def gain(self, tokens: int, nodes: int, passes: int) -> float:
+    def gain(self, tokens: float, nodes: int, passes: float) -> float:
         """Returns the tokens that drafts brought beyond their cost, given those of all rows that were accepted.
 
         `nodes` is the number of nodes that were scored below the roots of all rows, `passes` that of the drafter's

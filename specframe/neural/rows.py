@@ -20,7 +20,7 @@ from specframe.neural.transfer import tensor_on
 
 MOST, SPARE = 16384, 256
 """Largest number of entries, rows times those of the longest, that wait while no draft is asked for; and how many of
-them may be padding, beyond one for each that is real."""
+them may be padding, beyond three for each that is real."""
 
 
 class WindowEntries:
@@ -167,7 +167,7 @@ class RowSession:
         else:
             waiting, first, more = waiting + [0] * len(fresh), len(self.counts), [0] * len(self.counts) + fresh
         total = [have + new for have, new in zip(waiting, more, strict=True)]
-        if not self._idle or len(total) * max(total) > min(MOST, 2 * sum(total) + SPARE):
+        if not self._idle or len(total) * max(total) > min(MOST, 4 * sum(total) + SPARE):
             self.settle()
             self._asked, total = False, more
         if committed.prompt is not None:

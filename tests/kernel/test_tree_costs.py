@@ -91,15 +91,36 @@ def test_a_batch_pauses_longer_each_time_after_drafts_that_cost_more_than_they_b
     for _ in range(7):
         for _ in range(TRIAL // 8):
             assert pause.over()
-            pause.judge(8, -0.1)
+            pause.judge(8, 4, 8, 1, -0.1)
         rests.append(1)
         while not pause.over():
             rests[-1] += 1
     assert rests == [16, 32, 64, 128, 256, 256, 256]
-    pause.judge(TRIAL, 0.1)
+    pause.judge(TRIAL, 40, TRIAL, 1, 0.1)
     assert pause.over(), "they paid"
-    pause.judge(TRIAL, -0.1)
+    pause.judge(TRIAL, 40, TRIAL, 1, -0.1)
     assert [pause.over() for _ in range(REST)] == [False] * (REST - 1) + [True]
+
+
+def test_further_rows_and_their_drafts_cost_time_of_their_own():
+    costs = Costs(((1, 10.0), (2, 12.0), (8, 20.0)), row=2.0, row_drafted=1.0)
+    costs = costs.together([9] * 2, Pause(), apart=True)
+    assert costs.score(1) == 1.0 and costs.score(4) == pytest.approx(23 / 14)
+    assert [costs.spread(nodes) for nodes in (0, 6)] == pytest.approx([2.0, 2 * 23 / 14])
+    assert costs.alone.score(2) == pytest.approx(1.2)
+
+
+def test_rows_draft_where_that_repays_what_the_drafter_reads_for_them():
+    """By what drafts have brought, at the costs for the rows of now; at first half a token a node is assumed."""
+    one = Costs(((1, 10.0), (4, 11.0), (64, 31.0)), draft=1.0, read=0.5)
+    assert one.drafts_now() and one.together([9], Pause(), unread=10**6).drafts_now(), "one row alone does"
+    pause = Pause()
+    assert one.together([9] * 4, pause, unread=400, left=400).drafts_now()
+    assert not one.together([9] * 4, pause, unread=400, left=40).drafts_now(), "soon at their ends"
+    assert not replace(one, row_drafted=9.0).together([9] * 4, pause, unread=400, left=400).drafts_now()
+    pause.judge(1000, 0, 1000, 1, 0.0)
+    assert not one.together([9] * 4, pause, unread=400, left=400).drafts_now(), "nothing was accepted"
+    assert replace(one, read=0.0).together([9] * 4, pause, unread=400, left=400).drafts_now(), "nothing is to be read"
 
 
 def test_drafts_cost_their_nodes_and_the_drafters_passes():

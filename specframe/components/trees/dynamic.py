@@ -89,9 +89,9 @@ class Dynamic:
         """The tree below root [B]: `nodes` nodes, or as many as pay by the context's costs."""
         if not root.is_cpu:
             return self.search(expand, root)
-        pause = context.costs.pause if context.costs is not None else None
-        if pause is not None and not pause.over():
+        if context.costs is not None and not context.costs.drafts_now():
             return TokenTree.root_only(root)
+        pause = context.costs.pause if context.costs is not None else None
         if context.search is not None:
             tree, _ = context.search(self.plan(context.costs), root)
         else:

@@ -1,15 +1,24 @@
-"""Connections as raw sockets open them: silent ones, too many, bodies of doubtful length."""
+"""Connections as raw sockets open them: silent ones, too many, bodies of doubtful length; and what health waits for."""
 
 import json
 import logging
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 import pytest
+from serving import Serving, make_pipeline
 from test_clients import listening, until
 
+from specframe import Pipeline
+from specframe_serve.encoding import Encoder
+from specframe_serve.engine import Engine
+from specframe_serve.logprobs import PromptScores
+from specframe_serve.web import bodies
 from specframe_serve.web.connections import Limits
+from tests.small_model import make_json_tokenizer
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -136,3 +145,50 @@ def test_two_lengths_are_refused(pipeline):
         head = f"{HEAD}Content-Length: {len(BODY)}\r\nTransfer-Encoding: chunked\r\n\r\n"
         found = reply_to(address, f"{head}{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n")
     assert found.startswith("HTTP/1.1 400") and "not both" in found and "connection: close" in found.lower()
+
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+STEPS = {
+    "a body is parsed": (bodies, "parse", CHAT),
+    "a conversation is encoded": (Encoder, "_encode_turns", CHAT),
+    "a text is encoded": (Encoder, "_encode", TEXT),
+    "a grammar is compiled": (Pipeline, "requests", CHAT),
+    "a prompt is read": (Engine, "_read", TEXT),
+    "rows are decoded": (Engine, "_take_in", TEXT),
+    "a prompt is scored": (PromptScores, "step", TEXT),
+}
+
+
+@pytest.fixture(scope="module")
+def writer():
+    return make_pipeline(tokenizer=make_json_tokenizer())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_health_and_metrics_are_given_while(step, writer, monkeypatch):
+    """They wait for no work of other requests, however long it takes: it is done in other threads."""
+    owner, name, path = STEPS[step]
+    ask = {"messages": [{"role": "user", "content": "a"}], "guided_regex": "a*"}
+    if path == TEXT:
+        ask = {"prompt": "a b c", "echo": True, "logprobs": 1}
+    elif name == "requests":
+        pytest.importorskip("llguidance", reason="pip install specframe-serve[grammar]")
+    else:
+        del ask["guided_regex"]
+    reached, opened, work = Event(), Event(), getattr(owner, name)
+
+    def stand_still(*given):
+        reached.set()
+        assert opened.wait(20)
+        return work(*given)
+
+    with Serving(writer) as serving, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(owner, name, stand_still)
+        asked = pool.submit(serving.post, path, json=ask)
+        assert reached.wait(20)
+        try:
+            assert serving.get("/health").status_code == serving.get("/metrics").status_code == 200
+            assert not asked.done()
+        finally:
+            opened.set()
+        assert asked.result().status_code == 200

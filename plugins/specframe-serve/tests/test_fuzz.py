@@ -50,7 +50,7 @@ def bodies(draw):
 
 @pytest.fixture(scope="module")
 def small(pipeline):
-    """A server that is asked for its health all the while; `test_health` has what it does not wait for."""
+    """A server that is asked for its health all the while; `test_connections` has what it does not wait for."""
     asked, done = [], Event()
     with Serving(pipeline, context=60, queue=8) as running:
 

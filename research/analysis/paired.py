@@ -1,4 +1,4 @@
-"""Tau of a bench's recipes, and its change from one of them: ``python research/analysis/paired.py runs/bench``.
+"""Tau of a bench's recipes, and its change from one of them: ``python research/analysis/paired.py runs/bench/NAMES``.
 
 The change is over the same prompts, redrawn for both, so that what makes a prompt hard cancels. Intervals are 95 %.
 The folder is what `specframe bench --out` wrote; one repeat is enough, since tau depends on no time.

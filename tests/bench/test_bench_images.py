@@ -30,7 +30,7 @@ def seeing(seeing_folder: Path, photos: list[Path], tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("turns", [1, 2])
 def test_every_contestant_sees_the_pictures(turns: int, seeing: Path) -> None:
     assert main(["bench", "lookup.yaml", "plain", "hf:generate", "--turns", str(turns), *QUICK]) == 0
-    results = json.loads((seeing / "runs" / "bench" / "results.json").read_text())
+    results = json.loads((seeing / "runs" / "bench" / "lookup" / "results.json").read_text())
     assert [prompt["id"] for prompt in results["prompts"]] == ["seen/0", "seen/1"]
     assert len(results["runs"]) == 3 * 2 * turns and all(run["identical"] for run in results["runs"])
     assert all(run["as_plain"] for run in results["runs"])

@@ -49,8 +49,8 @@ def test_a_bench_shows_quality_and_its_change(known, capsys):
     ours, plain = (entry["overall"] for entry in summary["contestants"])
     assert ours["quality"] == plain["quality"] and ours["quality"]["value"] == pytest.approx(11 / 12)
     assert ours["quality_change"]["value"] == 0 and ours["quality_change"]["low"] < 0
-    assert "91.7% (0.0 [" in (known / "runs" / "bench" / "table.md").read_text()
-    results = json.loads((known / "runs" / "bench" / "results.json").read_text())
+    assert "91.7% (0.0 [" in (known / "runs" / "bench" / "lookup" / "table.md").read_text()
+    results = json.loads((known / "runs" / "bench" / "lookup" / "results.json").read_text())
     assert [prompt["check"] for prompt in results["prompts"]] == ["exact"] * 12
 
 

@@ -73,7 +73,7 @@ class Costs:
     row: float = 0.0
     """The seconds that the target's pass takes longer for each further row, in addition to its node."""
     row_drafted: float = 0.0
-    """And for each of these that has a draft."""
+    """The seconds that it takes longer again for each of these rows that has a draft, in addition to its nodes."""
     read: float = 0.0
     """The seconds in which a drafter reads a token that was committed while it was not asked."""
     rows: int | None = None

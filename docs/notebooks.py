@@ -12,6 +12,8 @@ import nbformat
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 """Matches a figure, such as a time, that another machine or another day changes."""
+MARK = re.compile(r"(?<=\])\*")
+"""Matches the mark of an interval that is clear of 1, as another day's may not be."""
 PADDING = re.compile(r"(?<=[ -])[ -]+")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -82,7 +84,7 @@ def outputs(notebook: Any) -> list[list[str]]:
 def _compared(output: Any) -> str:
     if "image/png" in output.get("data", {}):
         return "image"
-    return PADDING.sub("", NUMBER.sub("#", _show_output(output)))
+    return PADDING.sub("", NUMBER.sub("#", MARK.sub("", _show_output(output))))
 
 
 if __name__ == "__main__":  # python docs/notebooks.py NOTEBOOK...: executes them anew, outputs included

@@ -33,7 +33,7 @@ def compared(tmp_path: Path, drafter: str, component=None, length: int = 3):
     if component is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=component)
     emission = replace(SmallComposition.of(planned), length=length).emission("", Sampling(temperature=1.0), seed=2)
-    return emission.compare(budget=2_000), emission.parts().drafter
+    return emission.compare(budget=2_000, rows=1), emission.parts().drafter
 
 
 @pytest.mark.sampled

@@ -26,7 +26,7 @@ def comparison(verifier, draw, drafter=None, budget=2_000):
     if drafter is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=drafter)
     emission = replace(SmallComposition.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
-    # One branch at a time: whether a drafter that learns from neighbouring branches is noticed depends on what it learnt.
+    # One branch at a time: side by side, what a drafter learns from the others decides whether it is noticed.
     return emission.compare(budget=budget, rows=1), emission.parts().drafter
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from specframe.recipes.build import Plan
 
 
+UNTRAINED_RECIPE = f"the recipe is {UNTRAINED}, the best without training"
+"""Report of the recipe for a model without a drafter of its own."""
+
+
 def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """The contestants and overrides of a bench, with the recipe for a model in place of the model.
 
@@ -34,7 +38,6 @@ def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[
     return [UNTRAINED if word == models[0] else word for word in words], found
 
 
-UNTRAINED_RECIPE = f"the recipe is {UNTRAINED}, the best without training"
 NEXT = {
     "run": "`specframe bench {model}` measures the gain over your prompts (--data FILE)",
     "bench": "`specframe profile {model} --precisions` finds the fastest settings here",

@@ -154,8 +154,8 @@ def fingerprint(model: nn.Module, config: Any) -> str:
     """
     digest = hashlib.sha256(repr([getattr(config, name, None) for name in SHAPE]).encode())
     for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.dim() == 1:
+        weight = dict(module.named_parameters(recurse=False)).get("weight")  # not by its name: packed ones would unpack
+        if weight is not None and weight.dim() == 1:
             digest.update(weight.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:16]
 

@@ -57,10 +57,19 @@ def test_a_recipe_states_what_it_is_and_how_to_run_it(recipe):
     assert f"specframe run {name(recipe)}" in opening
 
 
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory):
+    """Costs of a machine on which drafts pay: the passes of every recipe's drafter need not be timed on this one."""
+    path = tmp_path_factory.mktemp("costs") / "costs.json"
+    path.write_text(json.dumps({"cycle_seconds": {"1": 1.0, "64": 2.0}, "draft_seconds": 0.01}))
+    return path
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
-def test_a_recipe_runs(recipe, tmp_path, capsys):
-    assert main(["run", name(recipe), *SMOKE, "--json", "--out", str(tmp_path)]) == 0
+def test_a_recipe_runs(recipe, costs, tmp_path, capsys):
+    given = [f"run.costs={costs}"] if READ[recipe].data.get("run", {}).get("costs") else []
+    assert main(["run", name(recipe), *SMOKE, *given, "--json", "--out", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 1 <= figures["tokens"] <= 8
     assert figures["tau"] >= 1

@@ -7,8 +7,7 @@ import eagle_texts as texts
 import pytest
 import torch
 
-from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin, check_proposals, random_teacher
-from specframe_eagle.drafter import Eagle
+from specframe.testing import GivenSession, GrowingTree, check_plugin, check_proposals, random_teacher
 
 CLOSE = 1e-5
 """Weights are float64, but norms and rotary angles are float32 in transformers."""
@@ -65,6 +64,5 @@ def test_other_precisions(dtype: torch.dtype, close: float, options: dict[str, b
         assert (ours[row] - wanted).norm() < close * wanted.norm()
 
 
-def test_it_keeps_the_contract_of_drafters_and_plugins() -> None:
-    check_drafter(Eagle)
+def test_the_package_keeps_its_contracts() -> None:
     check_plugin("specframe-eagle")

@@ -17,8 +17,6 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import (
     GivenSession,
-    check_drafter,
-    check_plugin,
     check_proposals,
     random_teacher,
     shake,
@@ -293,8 +291,3 @@ def test_what_speculators_saves_is_read(tmp_path: Path) -> None:
     assert loaded.dtype == torch.float32
     for name, tensor in drafter.network.state_dict().items():
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name
-
-
-def test_it_keeps_the_contract_of_drafters_and_plugins() -> None:
-    check_drafter(MTP)
-    check_plugin("specframe-blocks")

@@ -18,7 +18,7 @@ from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
 from specframe.plugin import Context, Draw, Prompts, SeededRandom, TreePolicy, Verdict
-from specframe.testing import check_drafter, check_plugin, shake
+from specframe.testing import check_drafter, shake
 from specframe_models.specdecpp.threshold import Threshold
 from specframe_self.kangaroo.drafter import Kangaroo
 
@@ -87,10 +87,6 @@ def test_it_keeps_the_contract_of_drafters(tree: str) -> None:
         TREES[tree],
         target=lambda: HFTarget.from_model(random_model(vocab=3, layers=2, seed=3)),
     )
-
-
-def test_the_package_keeps_its_contracts() -> None:
-    check_plugin("specframe-self")
 
 
 def admitted(target: HFTarget, drafter: Kangaroo | None) -> torch.Tensor:

@@ -17,7 +17,6 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.targets.table import TableTarget
 from specframe.inspect.doctor_variants import attempts
 from specframe.plugin import Cycle
-from specframe.testing import check_plugin
 from specframe_self.longspec.drafter import LongSpec
 from specframe_self.longspec.network import UNVERIFIED
 
@@ -211,10 +210,6 @@ def test_bad_input_is_refused_in_a_line() -> None:
 def test_a_target_that_shows_no_keys_is_refused() -> None:
     with pytest.raises(CompositionError, match="this target shows none: use the target hf"):
         LongSpec().bind(TableTarget(vocab=5))
-
-
-def test_it_keeps_the_contract_of_plugins() -> None:
-    check_plugin("specframe-self")
 
 
 def test_the_doctor_reads_a_drafter_without_features():

@@ -16,7 +16,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw
 from specframe.sampling.laws import Sampling
-from specframe.testing import audit, check_drafter, check_plugin
+from specframe.testing import audit, check_drafter
 from specframe_self.selections.chunks import KeyChunks
 from specframe_self.selections.snapkv import SnapKV
 from specframe_self.selections.speckv import SpecKV
@@ -124,8 +124,3 @@ def test_a_kv_selection_that_looks_at_the_drafts_own_tokens_is_found():
 def test_wrong_options_are_refused(build_selection, words):
     with pytest.raises(InputError, match=words):
         build_selection()
-
-
-@pytest.mark.full
-def test_the_package_keeps_the_contract_of_plugins():
-    check_plugin("specframe-self")

@@ -14,7 +14,7 @@ from specframe import compose
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
-from specframe.testing import check_drafter, check_plugin
+from specframe.testing import check_drafter
 from specframe_text.retrieval.corpus import Corpus
 from specframe_text.retrieval.retrieval import Retrieval
 from tests.components.path_drafter import assert_sound, path
@@ -139,7 +139,3 @@ def test_conformance() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="retrieval needs nodes, length, shortest and samples of at least 1"):
         Retrieval(store=Corpus(), nodes=0)
-
-
-def test_the_package_keeps_the_contract_of_plugins() -> None:
-    check_plugin("specframe-text")

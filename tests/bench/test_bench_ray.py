@@ -43,11 +43,15 @@ class Cluster:
     class Death(Exception):
         pass
 
+    class Full(Exception):
+        """Stands for the error after Ray's memory monitor has killed a worker, which is no RayActorError."""
+
     class Failure(Exception):
         cause = ValueError("out of\nspace")
 
     def __init__(self, *fates, cores=3.0):
-        self.exceptions = SimpleNamespace(RayActorError=self.Death, RayTaskError=self.Failure)
+        kinds = {"RayActorError": self.Death, "OutOfMemoryError": self.Full, "RayTaskError": self.Failure}
+        self.exceptions = SimpleNamespace(**kinds)
         self.fates, self.cores = list(fates), cores
         self.hired = self.running = 0
         self.calls = []
@@ -112,6 +116,22 @@ def test_a_round_that_kills_every_worker_ends_the_bench(monkeypatch):
     with pytest.raises(SpecframeError, match=f"killed {TRIES} workers; the rounds before are kept"):
         list(finished)
     assert cluster.running == 0
+
+
+def test_a_full_memory_is_a_death_whose_last_line_names_the_variables(monkeypatch):
+    finished, _ = results(monkeypatch, Cluster(None, Cluster.Full(), None))
+    assert len(list(finished)) == 5
+    finished, _ = results(monkeypatch, Cluster(*(Cluster.Full("node is\nfull") for _ in range(TRIES)), cores=1.0))
+    with pytest.raises(SpecframeError, match=r"Ray's memory monitor .* RAY_memory_usage_threshold") as caught:
+        list(finished)
+    assert "RAY_memory_monitor_refresh_ms=0" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@real
+def test_ray_has_the_exceptions_of_the_engine():
+    from ray import exceptions
+
+    assert not issubclass(exceptions.OutOfMemoryError, exceptions.RayActorError | exceptions.RayTaskError)
 
 
 def test_what_a_worker_raises_is_one_line(monkeypatch):

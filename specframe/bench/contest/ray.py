@@ -24,6 +24,12 @@ from specframe.recipes.registry import one_line
 TRIES = 3
 """Number of workers that a round may kill before the bench gives it up."""
 PACKAGES = ("specframe", "torch", "transformers")
+IN_PROCESS = "--engine inprocess shows which contestant dies"
+MEMORY = (
+    "Ray's memory monitor ended them, since the node's memory was fuller than RAY_memory_usage_threshold (0.95): start "
+    "Ray with a higher one, with RAY_memory_monitor_refresh_ms=0 to turn the monitor off, or for fewer workers"
+)
+"""Advice after a death."""
 
 
 class Worker:
@@ -91,10 +97,11 @@ class Ray:
                 worker, this = busy.pop(done)
                 try:
                     finished, steps = self._ray.get(done)
-                except failures.RayActorError as death:
+                except (failures.RayActorError, failures.OutOfMemoryError) as death:
                     deaths[this.index] += 1
                     if deaths[this.index] == TRIES:
-                        raise SpecframeError(_describe_death(this, death)) from death
+                        advice = MEMORY if isinstance(death, failures.OutOfMemoryError) else IN_PROCESS
+                        raise SpecframeError(_describe_death(this, advice, death)) from death
                     waiting.appendleft(this)
                     idle.append(self._hire(resources))
                     continue
@@ -153,9 +160,9 @@ def read_versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES}
 
 
-def _describe_death(this: Round, death: BaseException) -> str:
+def _describe_death(this: Round, advice: str, death: BaseException) -> str:
     repeat, prompts = this.key
     return (
         f"the round of {', '.join(prompts)} (repeat {repeat}) killed {TRIES} workers; the rounds before are kept. "
-        f"--engine inprocess shows which contestant dies: {one_line(death)}"
+        f"{advice}: {one_line(death)}"
     )

@@ -135,5 +135,7 @@ from specframe.sampling.lazy import AllLaws as AllLaws
 from specframe.sampling.random import SeededRandom as SeededRandom
 from specframe.training.documents import Document as Document
 from specframe.training.documents import as_document as as_document
+from specframe.training.precision import multiplies_bfloat16 as multiplies_bfloat16
 from specframe.training.schedule import mix as mix
+from specframe.training.token_counts import write_counts as write_counts
 from specframe.training.validation import simulated_tau as simulated_tau

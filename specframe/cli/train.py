@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.arguments import PATH, asked_recipe, json_option, local_code_allowed, recipe_command, replanned
+from specframe.decoding.models import names_model
 from specframe.files.text import counted, open_console, printable
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from specframe.recipes.build import Plan
@@ -44,6 +46,14 @@ COLOURS = {False: "dim", True: "green"}
     metavar="N",
     help="print N samples of train.data as the drafter gets them, given and learnt tokens apart; nothing is trained",
 )
+@click.option(
+    "--auto",
+    is_flag=True,
+    help="for a model in place of the recipe: let it answer prompts, train and bench a drafter, write its recipe",
+)
+@click.option("--prompts", type=PATH, metavar="FILE", help="prompts of a JSON, JSONL or text file, for --auto")
+@click.option("--minutes", type=float, metavar="N", help="the time that --auto has, about")
+@click.option("--out", type=PATH, metavar="DIR", help="where --auto works (default: runs/auto/MODEL)")
 @json_option("print the outcome as one JSON object on the last line")
 def train(
     plan: Plan,
@@ -51,6 +61,10 @@ def train(
     profile_steps: int | None,
     count_tokens: Path | None,
     show: int | None,
+    auto: bool,
+    prompts: Path | None,
+    minutes: float | None,
+    out: Path | None,
     as_json: bool,
 ) -> int:
     """Train the recipe's drafter; the same command resumes an interrupted run."""
@@ -60,6 +74,12 @@ def train(
     from specframe.training.token_counts import data_of, write_counts
     from specframe.training.train import prepared
 
+    if auto:
+        return _make_recipe(plan, prompts, minutes, out, as_json=as_json)
+    if (prompts, minutes, out) != (None, None, None):
+        raise InputError(
+            "--prompts, --minutes and --out belong to --auto; a recipe has them as train.data, train.out, .."
+        )
     if show is not None:
         _print_samples(*data_of(plan), show)
         return 0
@@ -88,6 +108,19 @@ def train(
         if training.is_main and (finding := _diagnose(training, weights)):
             print(printable(f"specframe doctor: {finding}"))
     print(printable(f"run it: specframe run {asked_recipe()} {weights}"))
+    return 0
+
+
+def _make_recipe(plan: Plan, prompts: Path | None, minutes: float | None, out: Path | None, *, as_json: bool) -> int:
+    """Trains a drafter for a model, and prints the recipe that decodes with it."""
+    from specframe.recipes.discovery import discover
+
+    if not names_model(model := asked_recipe()):
+        raise InputError(f"--auto makes the recipe: give a model in place of {model}, a folder, GGUF file or Hub name")
+    auto = discover().extension("auto", "specframe train --auto", "specframe-distill")
+    given = click.get_current_context().params
+    recipe = auto(plan, model, given["overrides"], prompts, minutes, out, local_code_allowed())
+    print(json.dumps({"recipe": str(recipe)}) if as_json else printable(f"run it: specframe run {recipe}"))
     return 0
 
 

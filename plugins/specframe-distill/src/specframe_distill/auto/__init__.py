@@ -1,0 +1,1 @@
+"""`specframe train --auto`: a drafter for a model within some minutes."""

@@ -31,8 +31,8 @@ STYLE = """
 .text { fill: var(--quiet); font: 13px ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 .text .draft { fill: var(--draft); font-weight: 600; }
 .text .bonus { fill: var(--bonus); font-weight: 600; }
-.frame { opacity: 0; animation: frame %(all).1fs linear infinite; }
-@keyframes frame { 0%%, %(share).3f%% { opacity: 1; } %(after).3f%%, 100%% { opacity: 0; } }
+.frame { opacity: 0; animation: frame %(all).1fs step-end infinite; }
+@keyframes frame { 0%% { opacity: 1; } %(share).3f%%, 100%% { opacity: 0; } }
 @media (prefers-reduced-motion: reduce) { .frame { animation: none; } .frame:last-child { opacity: 1; } }"""
 
 
@@ -57,8 +57,7 @@ def animate(found: Trace, first: int, count: int) -> tuple[str, int, int, str]:
                 f'</text><text class="text" x="3" y="48">{_text(found, cycle.number, end)}</text>'
                 f'<g transform="translate(0 {HEAD})">{tree}</g></g>'
             )
-    share = 100 / len(frames)
-    style = STYLE % {"all": SECONDS * len(frames), "share": share, "after": share + 0.001}
+    style = STYLE % {"all": SECONDS * len(frames), "share": 100 / len(frames)}
     return "".join(frames), width, height + HEAD, style
 
 

@@ -34,7 +34,7 @@ SHOWN = {
     },
 }
 """The ways that are drawn for each target, and their names."""
-TITLES = {"bf16": "a target in bfloat16", "int4": "a target in 4 bits"}
+TITLES = {"bf16": "bfloat16", "int4": "4 bits"}
 
 
 def times(records: Sequence[dict[str, Any]], dtype: str) -> dict[str, dict[int, float]]:
@@ -59,7 +59,7 @@ def picture(records: Sequence[dict[str, Any]], dtype: str) -> str:
         places, values = np.array(list(at), dtype=float), np.array(list(at.values()))
         series.append(Series(name, list(places), list(values), [(places, values)]))
     lengths = sorted({length for by in measured.values() for length in by})
-    title = f"Milliseconds a token by the tokens of the prompt, {TITLES[dtype]}"
+    title = f"Milliseconds a token by prompt length, {TITLES[dtype]}"
     note = "SmolLM2-135M-Instruct, one thread, processor time under load; medians over prompts"
     return render(title, note, [(length, f"{length:,}") for length in lengths], series, "ms")
 

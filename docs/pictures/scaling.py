@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from specframe_scaling.points import Array, Results
 from specframe_scaling.report import ScalingReport, count, words_of
 from specframe_scaling.throughput import Knee, predictions
 
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 84, 326
+WIDTH, HEIGHT = 520, 380
+LEFT, RIGHT, TOP, BOTTOM = 56, 24, 84, 306
 """Pixels: of the plot's edges."""
+COLUMNS = 70
+"""Characters in a line of the note below the plot."""
 COLOURS = ("one", "two", "three", "four", "five", "six")
 STYLE = """
   :root { --ground: #fbfbfa; --ink: #1c2024; --quiet: #5f6670; --line: #dfe3e8;
@@ -69,12 +72,12 @@ def render(title: str, note: str, ticks: Sequence[tuple[float, str]], series: Se
         for x, text in ticks:
             yield f'<text class="note middle" x="{across(x):.1f}" y="{BOTTOM + 20}">{text}</text>'
         yield f'<text class="note" x="16" y="{TOP - 12}">{unit}</text>'
-        at = 130.0
+        at = 30.0 + 8 * len(unit)
         for colour, one in zip(COLOURS, series, strict=False):
             ink = f"var(--{colour})"
             yield f'<circle cx="{at:.0f}" cy="{TOP - 16}" r="5" style="fill: {ink}"/>'
             yield f'<text x="{at + 10:.0f}" y="{TOP - 12}">{one.name}</text>'
-            at += 26 + 6.7 * len(one.name)
+            at += 26 + 6.9 * len(one.name)
             for kind, (xs, ys) in zip(("law", "law dashed"), one.curves, strict=False):
                 path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(xs, ys, strict=True))
                 yield f'<polyline class="{kind}" style="stroke: {ink}" points="{path}"/>'
@@ -88,7 +91,10 @@ def render(title: str, note: str, ticks: Sequence[tuple[float, str]], series: Se
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" style="fill: var(--ground)"/>',
         f'<text class="title" x="16" y="28">{title}</text>',
         *body(),
-        f'<text class="note" x="16" y="{HEIGHT - 12}">{note}</text>',
+        *(
+            f'<text class="note" x="16" y="{HEIGHT - 30 + 18 * line}">{text}</text>'
+            for line, text in enumerate(wrap(note, COLUMNS))
+        ),
         "</svg>\n",
     ])  # fmt: skip
 

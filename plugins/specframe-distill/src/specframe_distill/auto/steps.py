@@ -65,7 +65,7 @@ class Auto:
         from specframe.plugin import writing
 
         learnt, measured = self.split(records)
-        with writing(self.folder), self._kept(), (self.folder / "log.txt").open("a", encoding="utf-8") as log:
+        with writing(self.folder), self._kept(), (self.folder / "log.txt").open("a", 1, encoding="utf-8") as log:
             print(
                 f"{len(learnt)} prompts to learn from, {len(measured)} to measure by; {self.minutes * ANSWERS:.3g} "
                 f"minutes of answers, {self.minutes * TRAINING:.3g} of training, then the bench"

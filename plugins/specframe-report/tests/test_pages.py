@@ -80,6 +80,7 @@ def test_plots_are_pgfplots_too(bench, tmp_path):
     for name in PLOTS:
         text = (tmp_path / f"{name}.tex").read_text(encoding="utf-8")
         assert "\\begin{axis}" in text or "\\begin{groupplot}" in text
+        assert "at={(0,-0.3)}" in text, "the legend covers the plot"
         entries = re.findall(r"\\addlegendentry\{(.*)\}", text)
         assert len(entries) == len(set(entries)) > 0
         assert name == "phases" or "50 - of-all" in entries

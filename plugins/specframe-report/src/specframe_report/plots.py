@@ -35,6 +35,7 @@ STYLE: Any = {
 WIDTH = 6.3
 """Inches: the text width of a paper in one column."""
 ALL = "all"
+BELOW = -0.3  # top of a legend that leaves the plot free, in heights of the axes
 UNSAFE = re.compile(r"[^\w .,:;=+*()/-]|_")
 """Characters of names that LaTeX would read as something else."""
 LONGEST_NAME, LONGEST_TASK = 72, 30
@@ -252,7 +253,7 @@ def _save(figure: Figure, path: Path) -> list[Path]:
 
 
 def _export(figure: Figure) -> str:
-    """The figure for pgfplots, which has legends of axes alone: the first axes' names all lines."""
+    """The figure for pgfplots, which has legends of axes alone: one below the first axes names all lines."""
     from matplot2tikz import get_tikz_code
 
     figure.legends.clear()
@@ -263,7 +264,7 @@ def _export(figure: Figure) -> str:
         for line in axes.lines:
             if not (label := str(line.get_label())).startswith("_"):
                 line.set_label("_nolegend_" if number else UNSAFE.sub("-", label))
-    figure.axes[0].legend()
+    figure.axes[0].legend(loc="upper left", bbox_to_anchor=(0.0, BELOW), ncols=3)
     code: str = get_tikz_code(figure)
     return code
 

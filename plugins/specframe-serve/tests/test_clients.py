@@ -158,7 +158,7 @@ def test_rows_of_clients_that_vanish_are_given_up(pipeline, stream):
             until(lambda: len(server.engine._running) == 2)
             if stream:
                 assert b"200 OK" in connection.recv(1000)
-        until(lambda: not server.engine._running and not server.engine.waiting)
+        until(lambda: not server.engine._running and not len(server.engine._queue))
         wanted = lone(make_pipeline(), "hello there", 1).texts[0]
         reply = httpx.post(f"{address}/v1/chat/completions", json={"messages": QUESTION, "seed": 1}, timeout=30)
         assert reply.json()["choices"][0]["message"]["content"] == wanted

@@ -150,7 +150,7 @@ def test_closing_finishes_what_was_asked_and_takes_no_more(pipeline, monkeypatch
     with serving, ThreadPoolExecutor(4) as pool:
         gate = Gate(serving, monkeypatch)
         asked = [pool.submit(serving.complete, seed=seed) for seed in range(3)]
-        until(lambda: serving.engine.waiting == 3)
+        until(lambda: len(serving.engine._queue) == 3)
         closing = pool.submit(serving.engine.close)
         until(lambda: serving.engine._queue.closed)
         assert serving.complete().status_code == 503
@@ -165,7 +165,7 @@ def test_when_time_runs_out_what_is_left_ends_with_a_sentence(pipeline, monkeypa
     with serving, ThreadPoolExecutor(3) as pool:
         gate = Gate(serving, monkeypatch)
         asked = [pool.submit(serving.complete), pool.submit(serving.complete, stream=True)]
-        until(lambda: serving.engine.waiting == 2)
+        until(lambda: len(serving.engine._queue) == 2)
         serving.engine.give_up()
         gate.opened.set()
         whole, stream = (reply.result() for reply in asked)
@@ -178,7 +178,7 @@ def test_memory_of_finished_requests_is_let_go(serving):
         serving.chat(n=2)
     engine = serving.engine
     until(lambda: engine._session is None)
-    assert not engine._running and not engine.waiting
+    assert not engine._running and not len(engine._queue)
 
 
 def test_a_request_after_a_pause_takes_the_storage_of_those_before(serving):

@@ -127,9 +127,9 @@ def test_a_short_turn_of_a_long_conversation_does_not_wait_after_a_long_prompt(p
         monkeypatch.setattr(serving.engine, "_read_ahead", lambda *given: pieces.append(1) or read(*given))
         gate = Gate(serving, monkeypatch)
         long = pool.submit(ask, serving, "z" * 300)
-        until(lambda: serving.engine.waiting == 1)
+        until(lambda: len(serving.engine._queue) == 1)
         short = pool.submit(ask, serving, known + "so?")
-        until(lambda: serving.engine.waiting == 2)
+        until(lambda: len(serving.engine._queue) == 2)
         short.add_done_callback(lambda reply: pieces.append("done"))
         gate.opened.set()
         long.result()
@@ -151,7 +151,7 @@ def read_together(serving, monkeypatch, prompts, **fields):
         asked = []
         for number, prompt in enumerate(prompts):
             asked.append(pool.submit(ask, serving, prompt, seed=number, **fields))
-            until(lambda number=number: serving.engine.waiting >= number + 1)
+            until(lambda number=number: len(serving.engine._queue) >= number + 1)
         gate.opened.set()
         return [reply.result() for reply in asked], groups
 

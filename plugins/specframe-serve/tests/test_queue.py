@@ -15,8 +15,7 @@ from specframe import Request, Session
 from specframe_serve import answers
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError
-from specframe_serve.jobs import Job
-from specframe_serve.queue import Queue
+from specframe_serve.jobs import Job, Queue
 from specframe_serve.settings import ServeSettings
 
 
@@ -24,7 +23,7 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
     with Serving(pipeline, slots=1, queue=2) as serving, ThreadPoolExecutor(4) as pool:
         gate = Gate(serving, monkeypatch)
         first = [pool.submit(serving.complete) for _ in range(2)]
-        until(lambda: serving.engine.waiting == 2)
+        until(lambda: len(serving.engine._queue) == 2)
         refused = serving.complete()
         assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 6
         assert 0 < int(refused.headers["Retry-After-Ms"]) <= 6000
@@ -61,7 +60,7 @@ def test_clients_that_obey_the_time_to_wait_finish_nearly_as_soon_as_without_ref
         for job in admitted:
             job.first = now
             heappush(events, (now + seconds * random.uniform(0.8, 1.2), next(numbers), job))
-    assert refused >= 184 - slots and engine.waiting == 0
+    assert refused >= 184 - slots and len(engine._queue) == 0
     assert now < 1.3 * 200 * seconds / slots
 
 
@@ -79,7 +78,7 @@ def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipelin
         replies = []
         for number, length in enumerate([10, 12, 8, 40, 3, 3]):
             replies.append(pool.submit(serving.complete, prompt="a" * length, max_tokens=20, ignore_eos=True))
-            until(lambda number=number: engine.waiting == number + 1)
+            until(lambda number=number: len(engine._queue) == number + 1)
         gate.opened.set()
         assert [reply.result().status_code for reply in replies] == [200] * 6
         assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [3, 3]], "40 is read in pieces"
@@ -116,7 +115,7 @@ def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
         gate = Gate(serving, monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             late = [pool.submit(serving.complete), pool.submit(serving.chat, stream=True)]
-            until(lambda: serving.engine.waiting == 2)
+            until(lambda: len(serving.engine._queue) == 2)
             sleep(0.3)
             gate.opened.set()
         assert late[0].result().status_code == 504 and "0.2 seconds" in late[0].result().json()["error"]["message"]
@@ -149,7 +148,7 @@ def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch
         gate, replies = Gate(serving, monkeypatch), []
         for number, prompt in enumerate(asked):
             replies.append(pool.submit(serving.complete, prompt=prompt, seed=5, max_tokens=30))
-            until(lambda number=number: serving.engine.waiting == number + 1)
+            until(lambda number=number: len(serving.engine._queue) == number + 1)
         gate.opened.set()
         found = [reply.result().json()["choices"][0]["text"] for reply in replies]
     assert found == wanted

@@ -68,9 +68,9 @@ def test_clients_that_leave_are_no_errors(pipeline, caplog):
         clients = [socket.create_connection((host, int(port))) for _ in range(40)]
         for client in clients:
             client.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-        until(lambda: len(server.engine._running) == 4 and server.engine.waiting == 36)
+        until(lambda: len(server.engine._running) == 4 and len(server.engine._queue) == 36)
         for client in clients:
             client.close()
-        until(lambda: not server.engine._running and not server.engine.waiting)
+        until(lambda: not server.engine._running and not server.engine._queue)
     gc.collect()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -5,13 +5,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import QUESTION, Serving
 
-from specframe_serve.app import GETS, POSTS
-
 
 def test_it_describes_the_routes_that_are_there(pipeline):
     with Serving(pipeline, keys={"": "secret"}) as serving:
         found = serving.get("/openapi.json").json()
-        assert found["paths"].keys() == GETS.keys() | POSTS.keys() and found["security"] == [{"key": []}]
+        routes = {route.path for route in serving.server.app._app.routes}
+        assert found["paths"].keys() == {path for path in routes if "{" not in path} and len(routes) > 12
+        assert found["security"] == [{"key": []}]
         serving.headers["Authorization"] = "Bearer secret"
         for path, methods in found["paths"].items():
             (method,) = methods

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from specframe_serve.text import TextStream
+from specframe_serve.reading import TextStream
 
 BYTES = {token: bytes([token]) for token in range(256)}
 

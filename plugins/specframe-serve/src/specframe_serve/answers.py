@@ -19,9 +19,8 @@ from specframe_serve.errors import ApiError, failed, shutting_down, too_long, to
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
-from specframe_serve.reading import AnswerParts, AnswerReader
+from specframe_serve.reading import AnswerParts, AnswerReader, TextStream
 from specframe_serve.structured import as_refusal
-from specframe_serve.text import TextStream
 
 SILENCE = 15.0
 """Seconds after which a stream that has nothing to send shows that it is alive."""
@@ -113,70 +112,65 @@ class Answer:
         self.piece = Piece(text, progress.tokens, progress.logprobs)
 
 
+@dataclass(eq=False)
 class Answers:
     """Answers to one request; always `close` it, so that rows that are no longer wanted leave."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        pipeline: Pipeline,
-        prompts: Sequence[Sequence[int]],
-        asked: ChatRequest | CompletionRequest,
-        reader: AnswerReader,
-        client: str = "",
-        predicted: Sequence[int] = (),
-    ) -> None:
+    engine: Engine
+    pipeline: Pipeline
+    prompts: Sequence[Sequence[int]]
+    asked: ChatRequest | CompletionRequest
+    reader: AnswerReader
+    client: str = ""
+    prediction: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
-        self._engine = engine
-        self._pipeline = pipeline
-        self._asked = asked
-        self._reader = reader
-        self._predicted = predicted
-        self._salt = "\0".join([client, asked.cache_salt]) if client or asked.cache_salt else ""
+        self._salt = "\0".join([self.client, self.asked.cache_salt]) if self.client or self.asked.cache_salt else ""
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self.prompt_tokens = sum(map(len, prompts))
-        self.all = [self._answer(index, request) for index, request in enumerate(self._requests(prompts))]
-        engine.submit([answer.job for answer in self.all])
+        self.prompt_tokens = sum(map(len, self.prompts))
+        self.all = [self._answer(index, request) for index, request in enumerate(self._requests())]
+        self.engine.submit([answer.job for answer in self.all])
 
-    def _requests(self, prompts: Sequence[Sequence[int]]) -> list[Request]:
+    def _requests(self) -> list[Request]:
         """The requests of all rows. Raises ApiError for requests beyond the limits of target or server."""
-        asked, pipeline, longest = self._asked, self._pipeline, self._engine.longest
+        asked, pipeline, longest = self.asked, self.pipeline, self.engine.longest
         vocab = pipeline.parts.target.vocab_size
         require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
         settings = replace(pipeline.sampling, **asked.sampling())
         require_tokens(settings.biases, vocab, "logit_bias")
-        require_tokens(self._predicted, vocab, "prediction")
+        require_tokens(self.prediction, vocab, "prediction")
         settings = replace(settings, stop_token_ids=[*settings.stop_token_ids, *asked.stop_token_ids])
         if settings.min_new_tokens:
             settings = replace(settings, stop=[])  # `TextStream` finds stop texts after the least tokens
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         requests: list[Request] = []
-        for prompt in prompts:
+        for prompt in self.prompts:
             left = longest - len(prompt)
             if left < asked.needed:
                 raise too_long(len(prompt), asked.needed, longest)
-            to_end = self._engine.settings.to_end and isinstance(asked, ChatRequest)
+            to_end = self.engine.settings.to_end and isinstance(asked, ChatRequest)
             most = asked.budget or (-1 if to_end else settings.max_new_tokens)
             limits = replace(settings, max_new_tokens=left if most < 0 else min(most, left))
             requests += pipeline.requests([prompt] * asked.n, limits, seed)
-        return [replace(request, predicted=self._predicted[:longest]) for request in requests]
+        return [replace(request, predicted=self.prediction[:longest]) for request in requests]
 
     def _answer(self, index: int, request: Request) -> Answer:
-        asked, pipeline = self._asked, self._pipeline
+        asked, pipeline = self.asked, self.pipeline
         job = Job(
             request,
             partial(self._receive, index),
             logprobs=asked.likeliest,
             scored=isinstance(asked, CompletionRequest) and asked.echo and asked.likeliest is not None,
             salt=self._salt,
-            deadline=monotonic() + self._engine.settings.timeout,
+            deadline=monotonic() + self.engine.settings.timeout,
         )
         stops = asked.stops or pipeline.sampling.stop
         hidden = frozenset([*asked.stop_token_ids, *pipeline.sampling.stop_token_ids]) - pipeline.ends
         least = pipeline.sampling.min_new_tokens if asked.min_tokens is None else asked.min_tokens
         bare = isinstance(asked, CompletionRequest) and asked.max_tokens == 0
-        return Answer(index, TextStream(pipeline.decode, stops, least), job, self._reader, bare, hidden)
+        return Answer(index, TextStream(pipeline.decode, stops, least), job, self.reader, bare, hidden)
 
     @property
     def completion_tokens(self) -> int:
@@ -186,18 +180,18 @@ class Answers:
     @property
     def shows_cached(self) -> bool:
         """True if clients may know how much of a prompt came from the prefix cache."""
-        return self._engine.settings.prompt_details
+        return self.engine.settings.prompt_details
 
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompts that came from the prefix cache; further choices of a prompt do not count."""
-        return sum(answer.job.found for answer in self.all[:: self._asked.n])
+        return sum(answer.job.found for answer in self.all[:: self.asked.n])
 
     @property
     def predicted(self) -> tuple[int, int] | None:
         """Tokens of the prediction that the answers have, and that they have not; None: there is no prediction."""
         appeared = sum(answer.appeared for answer in self.all)
-        return (appeared, len(self._predicted) * len(self.all) - appeared) if self._predicted else None
+        return (appeared, len(self.prediction) * len(self.all) - appeared) if self.prediction else None
 
     async def pieces(self) -> AsyncIterator[Answer | None]:
         """The answer that got a piece, for each as they come, None where there was none for a while.
@@ -216,7 +210,7 @@ class Answers:
             if answer.finish is not None:  # its stop text was found before the engine found it
                 continue
             if progress.ended == "timeout":
-                raise too_slow(self._engine.settings.timeout)
+                raise too_slow(self.engine.settings.timeout)
             if progress.ended == "shutdown":
                 raise shutting_down()
             if progress.ended == "cancelled":
@@ -227,12 +221,12 @@ class Answers:
             if answer.finish is not None:
                 left -= 1
                 if progress.ended is None:
-                    self._engine.cancel([answer.job])
+                    self.engine.cancel([answer.job])
             yield answer
 
     def _failure(self, answer: Answer) -> ApiError:
         """The reply to a row that failed: by its grammar, in the compiler's words, or by an error of the server."""
-        why, grammar = answer.job.request.failure, self._asked.grammar
+        why, grammar = answer.job.request.failure, self.asked.grammar
         return failed() if why is None or grammar is None else as_refusal(*grammar, f"it cannot be followed: {why}")
 
     async def finished(self) -> None:
@@ -242,7 +236,7 @@ class Answers:
 
     def close(self) -> None:
         """Cancels the unfinished rows."""
-        self._engine.cancel([answer.job for answer in self.all if answer.finish is None])
+        self.engine.cancel([answer.job for answer in self.all if answer.finish is None])
 
     def _receive(self, index: int, progress: Progress) -> None:
         with suppress(RuntimeError):  # the web side has ended, and with it its loop

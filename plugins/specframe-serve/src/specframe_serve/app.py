@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from importlib.metadata import version
+from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,25 +34,11 @@ from specframe_serve.web.access import require_key
 from specframe_serve.web.bodies import read
 from specframe_serve.web.events import Form
 from specframe_serve.web.front import Front
-from specframe_serve.web.schema import describe
 
-GETS = {
-    "/health": "200 while requests are taken",
-    "/metrics": "acceptance and load, in Prometheus's format",
-    "/v1/models": "the one model",
-    "/api/tags": "the one model, in Ollama's form",
-    "/api/version": "the version",
-}
-POSTS: dict[str, type[BaseModel]] = {
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/responses": ResponseRequest,
-    "/api/chat": OllamaChat,
-    "/api/generate": OllamaGenerate,
-    "/api/show": OllamaShow,
-}
 Handler = Callable[[Request], Awaitable[Response]]
-Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
+Answering = Callable[[Any, Request], Awaitable[Response]]
+"""Answers a request whose body is read."""
+SCHEMAS = "#/components/schemas/{model}"
 
 
 class Server:
@@ -61,27 +49,31 @@ class Server:
         self.engine = Engine(pipeline, settings)
         self.desk = Desk(pipeline, settings, self.engine)
         ollama = Ollama(self.desk)
-        guarded: dict[str, Handler] = {
+        gets: dict[str, Handler] = {
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._model,
-            "/v1/chat/completions": partial(self._answer, ChatRequest, ChatReply),
-            "/v1/completions": partial(self._answer, CompletionRequest, TextReply),
-            "/v1/responses": self._respond,
             "/api/version": ollama.version,
             "/api/tags": ollama.tags,
             "/api/ps": ollama.tags,
-            "/api/show": ollama.show,
-            "/api/chat": partial(ollama.answer, OllamaChat),
-            "/api/generate": partial(ollama.answer, OllamaGenerate),
+        }
+        posts: dict[str, tuple[type[BaseModel], Answering]] = {
+            "/v1/chat/completions": (ChatRequest, partial(self._answer, ChatReply)),
+            "/v1/completions": (CompletionRequest, partial(self._answer, TextReply)),
+            "/v1/responses": (ResponseRequest, partial(self._answer, ResponseReply)),
+            "/api/chat": (OllamaChat, ollama.answer),
+            "/api/generate": (OllamaGenerate, ollama.answer),
+            "/api/show": (OllamaShow, ollama.show),
         }
         open_to_all = {"/health": self._health, "/metrics": self._metrics, "/openapi.json": self._describe_routes}
-        handlers = open_to_all | {path: self._guard(handler) for path, handler in guarded.items()}
+        self._description = describe(open_to_all | gets, {path: kind for path, (kind, _) in posts.items()}, settings)
+        routes = [Route(path, handler) for path, handler in open_to_all.items()]
+        routes += [Route(path, self._guard(handler)) for path, handler in gets.items()]
+        for path, (kind, answer) in posts.items():
+            routes.append(Route(path, self._guard(partial(self._read, kind, answer)), methods=["POST"]))
         every = ["*"]
         pages = [Middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=every, allow_headers=every)]
         starlette = Starlette(
-            routes=[
-                Route(path, handler, methods=["POST" if path in POSTS else "GET"]) for path, handler in handlers.items()
-            ],
+            routes=routes,
             middleware=pages if settings.origins else [],
             exception_handlers=dict.fromkeys([ApiError, InputError, HTTPException, Exception], _refuse),
             lifespan=self._life,
@@ -106,16 +98,20 @@ class Server:
         return guarded
 
     async def _health(self, request: Request) -> Response:
+        """Status 200 while requests are taken."""
         alive = self.engine.alive
         return JSONResponse({"status": "ok" if alive else "down"}, 200 if alive else 503)
 
     async def _metrics(self, request: Request) -> Response:
+        """Acceptance and load, in Prometheus's format."""
         return Response(self.engine.meters.render(), media_type="text/plain; version=0.0.4")
 
     async def _describe_routes(self, request: Request) -> Response:
-        return JSONResponse(describe(GETS, POSTS, bool(self.settings.keys)))
+        """The description of routes and bodies."""
+        return JSONResponse(self._description)
 
     async def _models(self, request: Request) -> Response:
+        """The one model."""
         return JSONResponse({"object": "list", "data": [self._describe()]})
 
     async def _model(self, request: Request) -> Response:
@@ -123,21 +119,40 @@ class Server:
         return JSONResponse(self._describe())
 
     def _describe(self) -> dict[str, Any]:
-        return {
-            "id": self.settings.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "specframe",
-            "max_model_len": self.engine.longest,
-        }
+        own = {"id": self.settings.name, "object": "model", "created": 0, "owned_by": "specframe"}
+        return own | {"max_model_len": self.engine.longest}
 
-    async def _answer(self, kind: type[Asked], form: Callable[[Asked, Desk], Form], request: Request) -> Response:
-        asked = await read(request, kind, self.settings.body)
-        return await self.desk.answer(request, asked, form(asked, self.desk))
+    async def _read(self, kind: type[BaseModel], answer: Answering, request: Request) -> Response:
+        return await answer(await read(request, kind, self.settings.body), request)
 
-    async def _respond(self, request: Request) -> Response:
-        asked = await read(request, ResponseRequest, self.settings.body)
-        return await self.desk.answer(request, asked.chat(), ResponseReply(asked, self.desk))
+    async def _answer(self, form: Callable[[Any, Desk], Form], asked: Any, request: Request) -> Response:
+        wanted = asked.chat() if isinstance(asked, ResponseRequest) else asked
+        return await self.desk.answer(request, wanted, form(asked, self.desk))
+
+
+def describe(
+    gets: Mapping[str, Handler], posts: Mapping[str, type[BaseModel]], settings: ServeSettings
+) -> dict[str, Any]:
+    """The routes in OpenAPI's form, by path: those of a request without a body, and those of one, by its model."""
+    schemas, components = models_json_schema([(kind, "validation") for kind in posts.values()], ref_template=SCHEMAS)
+    reply = {"200": {"description": "the reply"}, "default": {"description": "an error, as {'error': ...}"}}
+    paths: dict[str, Any] = {
+        path: {"get": {"summary": handler.__doc__, "responses": reply}}
+        for path, handler in gets.items()
+        if "{" not in path
+    }
+    for path, kind in posts.items():
+        body = {"required": True, "content": {"application/json": {"schema": schemas[kind, "validation"]}}}
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        paths[path] = {"post": {"summary": summary, "requestBody": body, "responses": reply}}
+    security = {"key": {"type": "http", "scheme": "bearer"}} if settings.keys else {}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "specframe serve", "version": version("specframe-serve")},
+        "paths": paths,
+        "components": {"schemas": components["$defs"], "securitySchemes": security},
+        "security": [{name: []} for name in security],
+    }
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -42,9 +42,7 @@ def _note(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="the address to listen on")
 @click.option("--port", default=8000, metavar="N", help="the port; 0 takes a free one")
 @click.option(
-    "--name",
-    metavar="NAME",
-    help="what clients call the model (default: the recipe's name, or the given model's)",
+    "--name", metavar="NAME", help="what clients call the model (default: the recipe's name, or the given model's)"
 )
 @limits
 @click.option("--keys", type=click.Path(path_type=Path), metavar="FILE", help="keys of clients, `NAME KEY` a line")

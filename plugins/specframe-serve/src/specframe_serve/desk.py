@@ -44,12 +44,8 @@ class Desk:
     def require_model(self, name: str | None) -> None:
         """Raises ApiError for the name of another model."""
         if name not in (None, self.settings.name):
-            raise ApiError(
-                404,
-                f"there is no model of that name here; this server has {self.settings.name}",
-                code="model_not_found",
-                field="model",
-            )
+            known = f"there is no model of that name here; this server has {self.settings.name}"
+            raise ApiError(404, known, code="model_not_found", field="model")
 
     async def answer(self, request: Request, asked: ChatRequest | CompletionRequest, form: Form) -> Response:
         """The reply to a request. Raises ApiError for one that cannot be answered."""

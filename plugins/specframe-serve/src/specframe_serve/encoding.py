@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from specframe import Pipeline
@@ -30,21 +31,18 @@ class Encoder:
 
     async def chat(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
-        turns = written_turns(
-            [message.turn for message in asked.messages], self.template, asked.template.get("tools", ())
-        )
+        shown = [message.turn for message in asked.messages]
+        turns = written_turns(shown, self.template, asked.template.get("tools", ()))
         self._require_variables(asked.chat_template_kwargs)
         options = self._effort(asked.reasoning_effort) | asked.template
-        async with self._turn:
-            return await asyncio.to_thread(self._encode_turns, turns, options)
+        return await self._alone(self._encode_turns, turns, options)
 
     async def predicted(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of the text that an answer probably repeats."""
         tokenizer = self._pipeline.tokenizer
         if not asked.predicted or tokenizer is None:
             return ()
-        async with self._turn:
-            return list((await asyncio.to_thread(tokenizer, asked.predicted, add_special_tokens=False))["input_ids"])
+        return list((await self._alone(partial(tokenizer, asked.predicted, add_special_tokens=False)))["input_ids"])
 
     def require_short(self, prompts: Iterable[str | Sequence[int]], answer: int, context: int) -> None:
         """Raises ApiError for prompts too long for the context, of texts if each token were the vocabulary's longest.
@@ -57,8 +55,12 @@ class Encoder:
 
     async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
         """The tokens of each prompt as it is. Raises ApiError for one without tokens."""
+        return await self._alone(lambda: [self._encode(prompt) for prompt in prompts])
+
+    async def _alone(self, encode: Callable[..., Any], *given: Any) -> Any:
+        """Encodes in another thread, one request at a time."""
         async with self._turn:
-            return await asyncio.to_thread(lambda: [self._encode(prompt) for prompt in prompts])
+            return await asyncio.to_thread(encode, *given)
 
     def _encode(self, prompt: str | list[int]) -> Sequence[int]:
         tokenizer = self._pipeline.tokenizer
@@ -82,8 +84,7 @@ class Encoder:
         return {name: value for name, value in switches.items() if self._reads(name)}
 
     def _reads(self, name: str) -> bool:
-        """Returns whether the chat template has a variable of that name, which is no argument of the tokenizer's
-        own."""
+        """Returns whether the chat template has a variable of that name, no argument of the tokenizer's own."""
         tokenizer = self._pipeline.tokenizer
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
         return name not in own and re.search(rf"\b{re.escape(name)}\b", self.template) is not None
@@ -106,8 +107,7 @@ class Encoder:
         return str(getattr(self._pipeline.tokenizer, "chat_template", None) or "")
 
     def tool_form(self, asked: ChatRequest) -> ToolForm | None:
-        """The form of an answer's calls, None where it may have none. Raises ApiError for a choice that is none of
-        them."""
+        """The form of an answer's calls; None: it may have none. Raises ApiError for a choice that is not offered."""
         names = [function.name for function in asked.offered]
         choice = asked.tool_choice
         if isinstance(choice, NamedTool) and choice.function.name not in names:

@@ -15,11 +15,10 @@ from torch import Tensor
 from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
 from specframe_serve.errors import queue_full
-from specframe_serve.jobs import Job, Progress
+from specframe_serve.jobs import Job, Progress, Queue
 from specframe_serve.logprobs import PromptScores, logprobs
 from specframe_serve.meters import Meters
 from specframe_serve.prefixes import Prefixes, aligned
-from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
 
 log = logging.getLogger("specframe.serve")
@@ -73,11 +72,6 @@ class Engine:
     def alive(self) -> bool:
         """True while jobs are decoded."""
         return self._thread.is_alive() and not self._queue.closed
-
-    @property
-    def waiting(self) -> int:
-        """Jobs that wait for a slot."""
-        return len(self._queue)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Puts jobs into the queue, all or none. Raises ApiError if it is full, or the server shuts down.
@@ -244,7 +238,7 @@ class Engine:
                 self.meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
-                self.meters.paced((now - job.last) / max(accepted + 1, 1))
+                self.meters.gap.observe((now - job.last) / max(accepted + 1, 1))
                 for each in (job.acceptance, self.meters.acceptance):
                     each.count_row(accepted, drafted[row] - 1, depths[row])
             job.last = now

@@ -49,21 +49,16 @@ def shutting_down() -> ApiError:
 
 def queue_full(rows: int, wait: float) -> ApiError:
     """The answer to a request that does not fit into the queue; its client is asked to wait for `wait` seconds."""
-    return ApiError(
-        429,
-        f"{rows} rows may wait, and this request does not fit among those that do",
-        kind="rate_limit_error",
-        code="queue_full",
-        headers={"Retry-After": str(ceil(wait)), "Retry-After-Ms": str(ceil(wait * 1000))},
-    )
+    full = f"{rows} rows may wait, and this request does not fit among those that do"
+    again = {"Retry-After": str(ceil(wait)), "Retry-After-Ms": str(ceil(wait * 1000))}
+    return ApiError(429, full, kind="rate_limit_error", code="queue_full", headers=again)
 
 
 def too_long(prompt: int, answer: int, context: int) -> ApiError:
     """The answer to a request of more tokens than the context has, in the words that clients look for."""
-    return ApiError(
-        400,
+    message = (
         f"This model's maximum context length is {context} tokens. However, you requested {prompt + answer} tokens "
         f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or "
-        "completion.",
-        code="context_length_exceeded",
+        "completion."
     )
+    return ApiError(400, message, code="context_length_exceeded")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from contextlib import suppress
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from specframe_serve.errors import ApiError, invalid
+from specframe_serve.errors import invalid
 from specframe_serve.structured import Strict
 from specframe_serve.tools import TOOLS, ToolCall
 
@@ -19,6 +20,9 @@ PROMPTS = 4096
 DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
 """The beginning of a data URL of an image."""
 Empty = Annotated[list[Any], Field(max_length=0)]
+Each = TypeVar("Each")
+Many = Annotated[list[Each], Field(fail_fast=True, max_length=PROMPTS)]
+"""Prompts, messages, or their parts."""
 
 
 class TextPart(Strict):
@@ -36,7 +40,7 @@ class TextPart(Strict):
         return {"type": "text", "text": self.text}
 
 
-Texts = str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
+Texts = str | Many[TextPart]
 """A text, or its parts."""
 
 
@@ -70,16 +74,12 @@ class ImagePart(Strict):
 def image_of(url: str) -> bytes:
     """The bytes in a data URL. Raises ApiError for any other URL: the server fetches nothing, and opens no file."""
     start = DATA.match(url)
-    if start is None:
-        raise _no_image("the server fetches nothing: give the image in a data URL, data:image/png;base64,...")
-    try:
-        return b64decode(url[start.end() :], validate=True)
-    except ValueError:
-        raise _no_image("what follows base64, in the data URL is not in base64") from None
-
-
-def _no_image(message: str) -> ApiError:
-    return invalid("image_url", message, 400)
+    why = "the server fetches nothing: give the image in a data URL, data:image/png;base64,..."
+    if start is not None:
+        with suppress(ValueError):
+            return b64decode(url[start.end() :], validate=True)
+        why = "what follows base64, in the data URL is not in base64"
+    raise invalid("image_url", why, 400)
 
 
 def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
@@ -102,7 +102,7 @@ class Message(Strict):
     """A turn of a conversation, as a client wrote it or as OpenAI's client returns an answer."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Field(fail_fast=True, max_length=PROMPTS)] = ""
+    content: str | Many[Part] = ""
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -117,8 +117,6 @@ class Message(Strict):
             raise ValueError("a message has a content")
         if self.tool_calls and self.role != "assistant":
             raise ValueError("tool_calls are an assistant's")
-        for call in self.tool_calls:
-            call.require_arguments()
         return self
 
     @property
@@ -126,11 +124,8 @@ class Message(Strict):
         """The turn as chat templates take it, each of which reads its own fields; a list of parts in place of the text
         if it has an image."""
         turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
-        given = {
-            "name": self.name,
-            "tool_calls": [call.call for call in self.tool_calls] or None,
-            "tool_call_id": self.tool_call_id,
-        }
+        calls = [call.call for call in self.tool_calls] or None
+        given = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
         given["reasoning_content"] = self.reasoning_content or self.reasoning
         return turn | {name: value for name, value in given.items() if value is not None}
 

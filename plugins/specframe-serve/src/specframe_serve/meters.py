@@ -51,7 +51,7 @@ class Meters:
         self._pace = histogram(
             "vllm:request_time_per_output_token_seconds", "By row, seconds per token after the first", PER_TOKEN
         )
-        self._gap = histogram("vllm:inter_token_latency_seconds", "By cycle of a row, seconds per token", PER_TOKEN)
+        self.gap = histogram("vllm:inter_token_latency_seconds", "By cycle of a row, seconds per token", PER_TOKEN)
         self.registry.register(self)
 
     def admitted(self, tokens: int, found: int, waited: float) -> None:
@@ -60,10 +60,6 @@ class Meters:
         self._asked.inc(tokens)
         self._found.inc(found)
         self._first.observe(waited)
-
-    def paced(self, seconds: float) -> None:
-        """Counts the seconds per token of one cycle of a row."""
-        self._gap.observe(seconds)
 
     def ended(self, reason: str, whole: float, decoding: float | None, tokens: int) -> None:
         """Counts a row that ended, `decoding` seconds after its first token."""

@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from specframe import CompositionError, Entry, Session
-from specframe.plugin import (
-    CommittedMemory,
-    Cycle,
-    KnownPrefix,
-    LayeredTarget,
-    Target,
-    is_approximate,
-    text_of,
-)
+from specframe.plugin import CommittedMemory, Cycle, KnownPrefix, LayeredTarget, Target, is_approximate, text_of
 from specframe_serve.jobs import Job
 
 log = logging.getLogger("specframe.serve")
@@ -176,6 +168,5 @@ def _bytes(prefix: KnownPrefix) -> int:
 
 def _owned(prefix: KnownPrefix) -> KnownPrefix:
     """A copy of the prefix in storage of exactly its size."""
-    return KnownPrefix(
-        prefix.tokens, prefix.memory.clone(), {tap: part.clone() for tap, part in prefix.features.items()}
-    )
+    features = {tap: part.clone() for tap, part in prefix.features.items()}
+    return KnownPrefix(prefix.tokens, prefix.memory.clone(), features)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from specframe_serve.errors import invalid
-from specframe_serve.messages import PROMPTS, Empty, Message, Texts, joined
+from specframe_serve.messages import Empty, Many, Message, Texts, joined
 from specframe_serve.structured import Form, Strict, Structured
 from specframe_serve.tools import TOOLS, Function, NamedTool, Tool, ToolForm
 
@@ -39,6 +39,7 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
 Budget = Annotated[Whole, Field(ge=-1), AfterValidator(_some)]
 """The most tokens of an answer; -1: as many as the context has."""
+Temperature = Annotated[float, Field(ge=0, le=100), AfterValidator(lambda given: given if given >= GREEDY else 0.0)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,11}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -58,9 +59,9 @@ class StreamOptions(Strict):
 class Sampled(Strict):
     """The fields of sampling that all APIs have by these names. The recipe holds where one is left out or null."""
 
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=2**31), AfterValidator(lambda count: max(count, 0))] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -121,8 +122,8 @@ class Generation(Sampled, Labels, Structured):
 
     @property
     def budget(self) -> int | None:
-        """The most tokens of an answer; None: not given."""
-        return self.max_tokens
+        """The most tokens of an answer, None: not given; one is decoded, and not shown, where the prompt is all."""
+        return 1 if self.max_tokens == 0 else self.max_tokens
 
     @property
     def needed(self) -> int:
@@ -131,21 +132,11 @@ class Generation(Sampled, Labels, Structured):
 
     def sampling(self) -> dict[str, Any]:
         """The settings that the request gives, by the names of a recipe's section `sampling`."""
-        given = {
-            "temperature": 0.0 if self.temperature is not None and self.temperature < GREEDY else self.temperature,
-            "top_p": self.top_p,
-            "top_k": None if self.top_k is None else max(self.top_k, 0),
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "logit_bias": self.logit_bias,
-            "min_new_tokens": self.min_tokens,
-            "stop": self.stops or None,
-            "ignore_eos": self.ignore_eos,
-            "grammar": None if self.grammar is None else self.grammar[1],
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        own: dict[str, Any] = {"repetition_penalty": self.repetition_penalty, "logit_bias": self.logit_bias}
+        own |= {"stop": self.stops or None, "min_new_tokens": self.min_tokens, "ignore_eos": self.ignore_eos}
+        own["grammar"] = None if self.grammar is None else self.grammar[1]
+        given = self.sampled | own
+        return {name: value for name, value in given.items() if value is not None and name != "seed"}
 
 
 class Prediction(Strict):
@@ -158,7 +149,7 @@ class Prediction(Strict):
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=PROMPTS)]
+    messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Budget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
@@ -240,12 +231,7 @@ class ChatRequest(Generation):
 class CompletionRequest(Generation):
     """`POST /v1/completions`."""
 
-    prompt: (
-        str
-        | Tokens
-        | Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
-        | Annotated[list[Tokens], Field(fail_fast=True, max_length=PROMPTS)]
-    )
+    prompt: str | Tokens | Many[str] | Many[Tokens]
     max_tokens: Literal[0] | Budget | None = None
     logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
     echo: bool = False
@@ -267,11 +253,6 @@ class CompletionRequest(Generation):
         if self.best_of not in (None, self.n):
             raise invalid("best_of", "it must be n; answers are not ranked")
         return self
-
-    @property
-    def budget(self) -> int | None:
-        """The most tokens of an answer; one is decoded, and not shown, where the prompt alone is asked for."""
-        return 1 if self.max_tokens == 0 else self.max_tokens
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -10,7 +10,7 @@ from specframe_serve.answers import Answer, Answers, Piece
 from specframe_serve.desk import Desk
 from specframe_serve.logprobs import TokenLogprobs
 from specframe_serve.protocol import ChatRequest, CompletionRequest
-from specframe_serve.text import HALF
+from specframe_serve.reading import HALF
 from specframe_serve.web.events import Form, event
 
 DONE = "data: [DONE]\n\n"
@@ -62,11 +62,8 @@ class Reply(Form):
     def usage(self, answers: Answers) -> dict[str, Any]:
         """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
-        usage: dict[str, Any] = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
+        usage["total_tokens"] = prompt + completion
         if answers.shows_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": answers.cached_tokens}
         if answers.predicted is not None:
@@ -145,7 +142,7 @@ class TextReply(Reply):
         return {
             "index": answer.index,
             "text": (self._prompt(answer) if first else "") + piece.text,
-            "logprobs": self._logprobs(answer, piece.tokens, piece.logprobs, first),
+            "logprobs": self._logprobs(answer, piece, first),
             "finish_reason": answer.finish,
         }
 
@@ -154,14 +151,13 @@ class TextReply(Reply):
         prompt = self.asked.prompts[answer.index // self.asked.n] if self.asked.echo else ""
         return prompt if isinstance(prompt, str) else self.desk.pipeline.decode(prompt)
 
-    def _logprobs(
-        self, answer: Answer, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], first: bool
-    ) -> dict[str, Any] | None:
+    def _logprobs(self, answer: Answer, piece: Piece, first: bool) -> dict[str, Any] | None:
         """The lists of an answer's newest tokens, those of an echoed prompt before the first of them."""
-        if not logprobs and not (first and answer.bare and answer.job.prompt_logprobs):
+        tokens: Sequence[int] = piece.tokens
+        if not piece.logprobs and not (first and answer.bare and answer.job.prompt_logprobs):
             return None
         before: list[int] = [] if first else answer.tokens[: -len(tokens)]
-        found: list[TokenLogprobs | None] = list(logprobs)
+        found: list[TokenLogprobs | None] = list(piece.logprobs)
         if self.asked.echo and first:
             tokens, found = [*answer.prompt, *tokens], [None, *answer.job.prompt_logprobs, *found]
         elif self.asked.echo:

@@ -123,15 +123,12 @@ class ResponseReply(Form):
             "created_at": self.created,
             "status": status,
             "background": False,
-            "error": None,
-            "incomplete_details": None,
             "instructions": asked.instructions,
             "max_output_tokens": asked.max_output_tokens,
             "metadata": asked.metadata or {},
             "model": self.model,
             "output": [],
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": None,
             "store": False,
             "temperature": self.temperature,
             "text": {"format": _format(asked)},
@@ -139,9 +136,8 @@ class ResponseReply(Form):
             "tools": [tool.model_dump() for tool in asked.tools],
             "top_p": self.top_p,
             "truncation": "disabled",
-            "usage": None,
             "user": asked.user,
-        }
+        } | dict.fromkeys(("error", "incomplete_details", "previous_response_id", "usage"))
 
     def _output(self, answer: Answer, status: str) -> list[dict[str, Any]]:
         """The items of an answer: what was thought, its text, unless it has calls alone, and its calls."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from specframe_serve.errors import invalid
-from specframe_serve.messages import PROMPTS, Message, Texts, joined, tagger
+from specframe_serve.messages import Many, Message, Texts, joined, tagger
 from specframe_serve.protocol import Budget, ChatRequest, Effort, Labels, Sampled, Whole
 from specframe_serve.structured import Strict, TextFormat
-from specframe_serve.tools import TOOLS, CalledFunction, Function, Name, NamedFunction, NamedTool, Tool, ToolCall
+from specframe_serve.tools import TOOLS, CalledFunction, Function, NamedFunction, NamedTool, Tool, ToolCall
 
 Included = Literal[
     "reasoning.encrypted_content",
@@ -23,44 +23,38 @@ Included = Literal[
 """Parts of a reply to include, of which it has none."""
 
 
-class MessageItem(Message):
+class OutputItem(Strict):
+    """The fields that every item of an earlier reply's output has."""
+
+    id: str | None = None
+    status: str | None = None
+
+
+class MessageItem(OutputItem, Message):
     """A turn of the input, or a message of an earlier reply's output."""
 
     type: Literal["message"] = "message"
-    id: str | None = None
-    status: str | None = None
     phase: str | None = None
 
 
-class CallItem(Strict):
+class CallItem(OutputItem, CalledFunction):
     """A call of a function in an earlier reply's output."""
 
     type: Literal["function_call"]
     call_id: str
-    name: str
-    arguments: str
-    id: str | None = None
-    status: str | None = None
-
-    @model_validator(mode="after")
-    def _has_arguments(self) -> CallItem:
-        self.call.require_arguments()
-        return self
 
     @property
     def call(self) -> ToolCall:
         """The call as a chat completion has it."""
-        return ToolCall(id=self.call_id, function=CalledFunction(name=self.name, arguments=self.arguments))
+        return ToolCall(id=self.call_id, function=self)
 
 
-class ResultItem(Strict):
+class ResultItem(OutputItem):
     """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Texts
-    id: str | None = None
-    status: str | None = None
 
     @property
     def turn(self) -> Message:
@@ -68,15 +62,13 @@ class ResultItem(Strict):
         return Message(role="tool", content=joined(self.output), tool_call_id=self.call_id)
 
 
-class ReasoningItem(Strict):
+class ReasoningItem(OutputItem):
     """The reasoning of an earlier reply's output; it is not shown to the model again."""
 
     type: Literal["reasoning"]
     content: list[dict[str, Any]] | None = None
     summary: list[dict[str, Any]] | None = None
     encrypted_content: str | None = None
-    id: str | None = None
-    status: str | None = None
 
 
 Item = Annotated[  # tags that are no fields' names
@@ -98,14 +90,13 @@ class FunctionTool(Function):
     @property
     def tool(self) -> Tool:
         """The function as a chat completion has it."""
-        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"}, exclude_unset=True)))
+        return Tool(type="function", function=self)
 
 
-class NamedFunctionTool(Strict):
+class NamedFunctionTool(NamedFunction):
     """The function that is to be called."""
 
     type: Literal["function"]
-    name: Name
 
 
 class TextOptions(Strict):
@@ -126,7 +117,7 @@ class Reasoning(Strict):
 class ResponseRequest(Sampled, Labels):
     """The fields of a request. Nothing is stored, so a conversation is sent whole."""
 
-    input: str | Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=PROMPTS)]
+    input: str | Annotated[Many[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Budget | None = None
     reasoning: Reasoning | None = None
@@ -148,20 +139,14 @@ class ResponseRequest(Sampled, Labels):
         turns, choice = self._turns(), self.tool_choice
         if not turns:
             raise invalid("input", "there is no message in it")
-        if isinstance(choice, NamedFunctionTool):
-            named = NamedTool(type="function", function=NamedFunction(name=choice.name))
         return ChatRequest(
-            model=self.model,
             messages=turns,
             max_completion_tokens=self.max_output_tokens,
-            stream=self.stream,
-            cache_salt=self.cache_salt,
             reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
             response_format=form.response_format if form is not None else None,
             tools=[tool.tool for tool in self.tools],
-            tool_choice=named if isinstance(choice, NamedFunctionTool) else choice,
-            parallel_tool_calls=self.parallel_tool_calls,
-            **self.sampled,
+            tool_choice=NamedTool(type="function", function=choice) if isinstance(choice, NamedFunction) else choice,
+            **self.sampled | self.model_dump(include={"model", "stream", "cache_salt", "parallel_tool_calls"}),
         )
 
     def _turns(self) -> list[Message]:

@@ -43,11 +43,10 @@ class ServeSettings:
     """The origins of web pages that may send requests; `*` is any."""
 
     def __post_init__(self) -> None:
-        for name in ("slots", "queue", "context", "prefill", "body", "connections"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name} {getattr(self, name)} serves nothing; use 1 or more")
-        if self.piece is not None and self.piece < 1:
-            raise InputError(f"--piece {self.piece} reads nothing; use 1 or more")
+        for name in ("slots", "queue", "context", "prefill", "piece", "body", "connections"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"--{name} {value} serves nothing; use 1 or more")
         if self.cache < 0:
             raise InputError(f"--cache {self.cache} is no size; use 0 or more megabytes")
         if not self.timeout > 0:

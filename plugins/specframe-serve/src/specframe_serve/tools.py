@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from specframe_serve.structured import Schema, Strict, loosened
-from specframe_serve.text import held
 
 TOOLS = 128
 """The most functions of one request."""
@@ -70,11 +69,25 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
+def _parsed(arguments: str | dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except RecursionError:
+        raise ValueError("arguments are nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("arguments are a JSON object as text")
+    return found
+
+
+Arguments = Annotated[str | dict[str, Any], AfterValidator(_parsed)]
+"""Arguments of a call: a JSON object, in Ollama's API as it is, else as text."""
+
+
 class CalledFunction(Strict):
-    """A call in an earlier answer; its arguments are a JSON object as text, or as they are in Ollama's API."""
+    """A call in an earlier answer."""
 
     name: str
-    arguments: str | dict[str, Any]
+    arguments: Arguments
     index: int | None = None
 
 
@@ -88,21 +101,9 @@ class ToolCall(Strict):
 
     @property
     def call(self) -> dict[str, Any]:
-        """The call as chat templates take it: its arguments are an object. Raises ValueError for text that is none."""
-        found = {"type": "function", "function": {"name": self.function.name, "arguments": self.require_arguments()}}
+        """The call as chat templates take it: its arguments are an object."""
+        found = {"type": "function", "function": {"name": self.function.name, "arguments": self.function.arguments}}
         return found if self.id is None else found | {"id": self.id}
-
-    def require_arguments(self) -> dict[str, Any]:
-        """The arguments as an object. Raises ValueError for text that is none."""
-        arguments = self.function.arguments
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments or "{}")
-            except RecursionError:
-                raise ValueError("arguments are nested too deeply") from None
-        if not isinstance(arguments, dict):
-            raise ValueError("arguments are a JSON object as text")
-        return arguments
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class ToolForm:
     tagged: bool
     """True if each call stands between tags."""
     arguments: str
-    """The name of a call's arguments, in a call without tags."""
+    """The name of a call's arguments."""
     several: bool
     """True if an answer may have several calls."""
 
@@ -160,7 +161,7 @@ class ToolForm:
         if not text.startswith(OPEN, place):
             return None
         if (xml := XML_CALL.match(text, place + len(OPEN))) is not None:
-            call, end = self._call({"name": xml[1], self._key: self._typed(xml[1], xml[2])}), xml.end()
+            call, end = self._call({"name": xml[1], self.arguments: self._typed(xml[1], xml[2])}), xml.end()
         else:
             found, end = _decode(text, place + len(OPEN))
             end = _skip(text, end)
@@ -187,9 +188,9 @@ class ToolForm:
             named = NAMED_CALL.match(text, place)
             each, end = _decode(text, place if named is None else named.end())
             if end < 0:
-                found, end = (_python_calls(text, self._key), len(text)) if not found else ([], len(text))
+                found, end = (_python_calls(text, self.arguments), len(text)) if not found else ([], len(text))
             elif named is not None:
-                found.append({"name": named[1], self._key: each})
+                found.append({"name": named[1], self.arguments: each})
             else:
                 found += each if isinstance(each, list) else [each]
             place = _skip(text, end, "; \n")
@@ -198,7 +199,7 @@ class ToolForm:
 
     def write(self, call: Mapping[str, Any]) -> str:
         """The text of a call with a name and arguments."""
-        text = json.dumps({"name": call["name"], self._key: call["arguments"]}, ensure_ascii=False)
+        text = json.dumps({"name": call["name"], self.arguments: call["arguments"]}, ensure_ascii=False)
         return f"{OPEN}\n{text}\n{CLOSE}" if self.tagged else text
 
     def _schema(self, function: Function, loose: bool) -> Schema:
@@ -208,8 +209,8 @@ class ToolForm:
         schema = {
             "x-guidance": GUIDED,
             "type": "object",
-            "properties": {"name": {"const": function.name}, self._key: own},
-            "required": ["name", self._key],
+            "properties": {"name": {"const": function.name}, self.arguments: own},
+            "required": ["name", self.arguments],
             "additionalProperties": False,
             **moved,
         }
@@ -218,14 +219,16 @@ class ToolForm:
     def _call(self, found: Any) -> dict[str, Any] | None:
         """A call in the form of OpenAI's API, without an id; None for what is no call of one of the functions."""
         names = {function.name for function in self.functions}
-        if not isinstance(found, dict) or found.get("name") not in names or not isinstance(found.get(self._key), dict):
+        arguments = found.get(self.arguments) if isinstance(found, dict) else None
+        if not isinstance(arguments, dict) or found.get("name") not in names:
             return None
-        called = {"name": found["name"], "arguments": json.dumps(found[self._key], ensure_ascii=False)}
+        called = {"name": found["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
         return {"type": "function", "function": called}
 
-    @property
-    def _key(self) -> str:
-        return "arguments" if self.tagged else self.arguments
+
+def held(text: str, end: str) -> int:
+    """Returns the number of last characters of a text that may begin a stop text or a tag."""
+    return next((size for size in range(len(end) - 1, 0, -1) if text.endswith(end[:size])), 0)
 
 
 def shows_tools(template: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specframe_serve.errors import invalid
-from specframe_serve.messages import PROMPTS, Empty, Message, image_of
+from specframe_serve.messages import Empty, Many, Message, image_of
 from specframe_serve.protocol import Budget, ChatRequest, CompletionRequest, Count, Sampled, Whole
 from specframe_serve.structured import Schema, Strict
 from specframe_serve.tools import TOOLS, Tool
@@ -49,7 +49,7 @@ class OllamaOptions(Sampled):
         return self.sampled | {"max_tokens": most, "repetition_penalty": self.repeat_penalty}
 
 
-Images = Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
+Images = Many[str]
 """Images in base64, without a header."""
 
 
@@ -85,41 +85,31 @@ class OllamaRequest(Strict):
     format: Literal["", "json"] | Schema | None = None
 
     @property
-    def schema_(self) -> Schema | None:
-        """The JSON schema of the answer, if it has a format."""
-        if isinstance(self.format, dict):
-            return self.format
-        return {"type": "object"} if self.format == "json" else None
+    def given(self) -> dict[str, Any]:
+        """The fields that all requests have, by OpenAI's and vLLM's names."""
+        schema = {"type": "object"} if self.format == "json" else self.format or None
+        return self.options.generation() | {"model": self.name, "stream": self.stream, "guided_json": schema}
 
     @property
     def name(self) -> str:
         """The model's name without the tag that Ollama's clients add to one."""
         return self.model.removesuffix(LATEST)
 
-    def request(self) -> ChatRequest | CompletionRequest | None:
-        """The request in OpenAI's terms; None: it has no question, by which clients have a model loaded."""
-        raise NotImplementedError
-
     def chat_request(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> ChatRequest:
         """The request for a chat completion."""
         effort = self.think if isinstance(self.think, str) else {None: None, True: "medium", False: "none"}[self.think]
-        given = self.options.generation() | {
-            "stream": self.stream,
-            "reasoning_effort": effort,
-            "guided_json": self.schema_,
-            "tools": list(tools),
-        }
-        return ChatRequest(model=self.name, messages=list(messages), **given)
+        given = self.given | {"reasoning_effort": effort, "tools": list(tools)}
+        return ChatRequest(messages=list(messages), **given)
 
 
 class OllamaChat(OllamaRequest):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[OllamaMessage], Field(fail_fast=True, max_length=PROMPTS)] = Field(default_factory=list)
+    messages: Many[OllamaMessage] = Field(default_factory=list)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
     def request(self) -> ChatRequest | None:
-        """The request in OpenAI's terms; None: it has no question."""
+        """The request in OpenAI's terms; None: it has no question, by which clients have a model loaded."""
         return self.chat_request(self.messages, self.tools) if self.messages else None
 
 
@@ -141,8 +131,7 @@ class OllamaGenerate(OllamaRequest):
         if self.raw:
             if self.images:
                 raise invalid("images", "a raw prompt takes none", 400)
-            given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
-            return CompletionRequest(model=self.name, prompt=self.prompt, **given)
+            return CompletionRequest(prompt=self.prompt, **self.given)
         system = [Message(role="system", content=self.system)] if self.system else []
         question = OllamaMessage(role="user", content=self.prompt, images=self.images)
         return self.chat_request([*system, question])

@@ -9,9 +9,8 @@ from starlette.responses import JSONResponse, Response
 
 from specframe_serve.desk import Desk
 from specframe_serve.errors import invalid
-from specframe_serve.ollama.protocol import LATEST, OllamaRequest, OllamaShow
+from specframe_serve.ollama.protocol import LATEST, OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.replies import OllamaReply, now
-from specframe_serve.web.bodies import read
 
 DETAILS = {"format": "specframe", "family": "specframe", "parameter_size": "", "quantization_level": ""}
 
@@ -32,21 +31,16 @@ class Ollama:
         model = {"name": name, "model": name, "modified_at": now(), "size": 0, "digest": "", "details": DETAILS}
         return JSONResponse({"models": [model]})
 
-    async def show(self, request: Request) -> Response:
+    async def show(self, asked: OllamaShow, request: Request) -> Response:
         """The abilities of the model."""
-        asked = await read(request, OllamaShow, self._desk.settings.body)
         name = asked.model or asked.name
         self._desk.require_model(name and name.removesuffix(LATEST))
-        shown = {
-            "details": DETAILS,
-            "model_info": {"general.architecture": "specframe", "specframe.context_length": self._desk.engine.longest},
-            "capabilities": ["completion", *self._desk.encoder.abilities],
-        }
-        return JSONResponse(shown)
+        about = {"general.architecture": "specframe", "specframe.context_length": self._desk.engine.longest}
+        abilities = ["completion", *self._desk.encoder.abilities]
+        return JSONResponse({"details": DETAILS, "model_info": about, "capabilities": abilities})
 
-    async def answer(self, kind: type[OllamaRequest], request: Request) -> Response:
+    async def answer(self, asked: OllamaChat | OllamaGenerate, request: Request) -> Response:
         """The reply to a request. Raises ApiError for one that asks for more than there is."""
-        asked = await read(request, kind, self._desk.settings.body)
         self._desk.require_model(asked.name)
         longest, form = self._desk.engine.longest, OllamaReply(asked)
         if asked.options.num_ctx is not None and asked.options.num_ctx > longest:

@@ -53,13 +53,8 @@ def require_key(headers: Headers, keys: Mapping[str, str]) -> str:
     found = [name for name, own in keys.items() if hmac.compare_digest(sent, own.encode())]
     if not keys or (scheme.lower() == "bearer" and found):
         return found[0] if keys else ""
-    raise ApiError(
-        401,
-        "this server wants its key as bearer token",
-        kind="authentication_error",
-        code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
+    wanted, form = "this server wants its key as bearer token", {"WWW-Authenticate": "Bearer"}
+    raise ApiError(401, wanted, kind="authentication_error", code="invalid_api_key", headers=form)
 
 
 def read_keys(path: Path) -> dict[str, str]:

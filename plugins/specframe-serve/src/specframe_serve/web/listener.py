@@ -42,11 +42,8 @@ def listen(host: str, port: int) -> socket.socket:
 def warn_if_open(host: str, settings: ServeSettings) -> None:
     """Prints a warning for a server that other machines reach without a key."""
     if not settings.keys and not is_loopback(host):
-        print(
-            f"specframe: warning: anyone who reaches {host} can use this server; set SPECFRAME_SERVE_KEY",
-            file=sys.stderr,
-            flush=True,
-        )
+        warning = f"anyone who reaches {host} can use this server; set SPECFRAME_SERVE_KEY"
+        print(f"specframe: warning: {warning}", file=sys.stderr, flush=True)
 
 
 def run(server: Server, listener: socket.socket, greeting: str) -> None:

@@ -46,13 +46,8 @@ class RequestRecord:
         level = logging.DEBUG if self.path in HEALTH else logging.INFO
         if not log.isEnabledFor(level):
             return
-        fields: dict[str, Any] = {
-            "id": self.id,
-            "method": self.method,
-            "path": self.path,
-            "status": self.status,
-            "seconds": round(monotonic() - self.started, 4),
-        }
+        fields: dict[str, Any] = {"id": self.id, "method": self.method, "path": self.path, "status": self.status}
+        fields["seconds"] = round(monotonic() - self.started, 4)
         if (answers := self.answers) is not None:
             jobs = [answer.job for answer in answers.all]
             firsts = [job.first - self.started for job in jobs if job.first is not None]

@@ -16,7 +16,6 @@ import specframe
 from specframe import Pipeline, Request, Sampling
 from specframe_serve.engine import Engine
 from specframe_serve.jobs import Job, Progress
-from specframe_serve.meters import Meters
 from specframe_serve.settings import ServeSettings
 
 TEXT = "The river rises in the hills, and the old road follows it through the villages. " * 70
@@ -46,7 +45,7 @@ def ask(engine: Engine, tokens: Sequence[int]) -> tuple[list[int], float]:
 def converse(pipeline: Pipeline, cache: int) -> list[list[int]]:
     """Return the answers of all turns with so many megabytes of cache, and print the median times."""
     tokenizer = pipeline.parts.target.tokenizer
-    engine = Engine(pipeline, ServeSettings(name="turns", cache=cache), Meters("turns"))
+    engine = Engine(pipeline, ServeSettings(name="turns", cache=cache))
     engine.start()
     ask(engine, tokenizer(TEXT)["input_ids"][:30])
     answers: list[list[int]] = []

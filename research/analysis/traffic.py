@@ -5,11 +5,12 @@
     batches     tokens per second next to those of closed batches of the same requests, in turns
     costs       what `goodput` reads
     control     speculation as deep as pays next to none and to fixed depths, in turns
+    competing   nodes of all rows in competition next to `goodput` and to none, by sessions of this process in turns
     table       throughput, first tokens and paces of plain decoding and three recipes, in turns
     first-token what a running stream and short prompts wait while a long prompt is read, whole and in pieces
 
-Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to traffic.json. On a busy
-machine read `tokens_per_cpu_second`: the tokens of a second of the processor.
+The others start the servers they need with `specframe serve`. Every analysis prints JSON; numbers go to traffic.json.
+On a busy machine read `tokens_per_cpu_second`: the tokens of a second of the processor.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from sample import keep
 from served import QUESTIONS, RECIPES, Served, ask, asked, first_token, goodput, start, table
 
 import specframe
+from specframe import Request, Session
 from specframe.inspect.profile import profile
 
 HERE = Path(__file__).resolve().parent
@@ -151,22 +153,59 @@ class Rounds:
 
 def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """The same requests in batches of `size`, each begun when the one before has ended."""
+    requests = requests_of(pipeline, size, options)
+    with pipeline.open_endless(size, longest=512) as session:
+        return decoded(session, [requests[first : first + size] for first in range(0, len(requests), size)])
+
+
+def requests_of(pipeline: specframe.Pipeline, size: int, options: argparse.Namespace) -> list[Request]:
+    """The requests that `size` clients send, each with a length of its own."""
     questions = list(read_prompts(QUESTIONS))
-    tokens, begin, cpu = 0, perf_counter(), process_time()
     requests = []
     for number in range(asked(size, options)):
         settings = replace(pipeline.sampling, temperature=options.temperature)
         (request,) = pipeline.requests([pipeline.encode(questions[number % len(questions)])], settings, number)
         budget = 1 + options.tokens * (1 + number % 4) // 4
         requests.append(replace(request, max_new_tokens=budget, ends=frozenset()))
-    with pipeline.open_endless(size, longest=512) as session:
-        for first in range(0, len(requests), size):
-            tokens += sum(len(entry.tokens) for entry in session.run(requests[first : first + size]))
+    return requests
+
+
+def decoded(session: Session, batches: Iterable[Sequence[Request]]) -> dict[str, Any]:
+    """The speed of batches, one after the other; rows that end make room for the next ones of their batch."""
+    begin, cpu = perf_counter(), process_time()
+    tokens = sum(len(entry.tokens) for batch in batches for entry in session.run(batch))
     return {
         "tokens_per_second": tokens / (perf_counter() - begin),
         "tokens_per_cpu_second": tokens / (process_time() - cpu),
         "load_average": os.getloadavg()[0],
     }
+
+
+def competing(options: argparse.Namespace) -> dict[str, Any]:
+    """The speed of three pipelines, whose costs are timed before: medians of rounds in turns, with every round."""
+    costs(options)
+    overrides = {"none": ["drafter={use: none}", "tree=null"], "goodput": [goodput(options)], "competing": []}
+    pipelines = {
+        name: specframe.load(options.recipe, overrides=[*options.overrides, *own]) for name, own in overrides.items()
+    }
+    found: dict[str, Any] = {}
+    for rows in options.concurrency:
+        rounds, names = Rounds(list(pipelines)), list(pipelines)
+        batches = {name: [requests_of(pipeline, rows, options)] for name, pipeline in pipelines.items()}
+        with ExitStack() as stack:
+            sessions = {
+                name: stack.enter_context(pipeline.open_endless(rows, longest=512))
+                for name, pipeline in pipelines.items()
+            }
+            for name in names:  # the first load allocates what it needs, and is what drafters and trees begin to learn
+                decoded(sessions[name], batches[name])
+            for turn in range(options.rounds):
+                first = turn % len(names)
+                for name in names[first:] + names[:first]:
+                    rounds.add(name, decoded(sessions[name], batches[name]))
+        found[str(rows)] = rounds.summary()
+        print(rows, json.dumps(found[str(rows)]), flush=True)
+    return found
 
 
 def costs(options: argparse.Namespace) -> dict[str, Any]:
@@ -221,11 +260,12 @@ ANALYSES = {
     "batches": batches,
     "costs": costs,
     "control": control,
+    "competing": competing,
     "first-token": first_token,
 }
 
 
-DEFAULTS = {"costs": "eagle.yaml", "control": "eagle.yaml"}
+DEFAULTS = dict.fromkeys(("costs", "control", "competing"), "eagle.yaml")
 """Analyses that choose a tree need a drafter that grows one."""
 
 
@@ -234,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("analysis", choices=ANALYSES)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
-    parser.add_argument("--recipe", type=Path, help="suffix-recycling, or eagle for costs and control")
+    parser.add_argument("--recipe", type=Path, help="suffix-recycling, or eagle where a tree is chosen")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--each", type=int, default=0, help="requests for each client, where that is more")
     parser.add_argument("--tokens", type=int, default=32, help="of an answer at most; they have a quarter to all of it")

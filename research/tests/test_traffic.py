@@ -49,3 +49,15 @@ def test_a_table_has_the_figures_of_every_load(analysis):
 def test_requests_grow_with_the_clients(analysis):
     options = argparse.Namespace(requests=10, each=2)
     assert [analysis("traffic").asked(clients, options) for clients in (1, 8)] == [10, 16]
+
+
+def test_pipelines_are_compared_by_their_sessions_in_one_process(analysis, tmp_path):
+    options = argparse.Namespace(
+        recipe=ROOT / "recipes" / "small" / "eagle.yaml", overrides=[], requests=2, each=1, tokens=6, temperature=0.0
+    )
+    options.concurrency, options.rounds, options.depth, options.costs = [1, 2], 2, 2, tmp_path
+    found = analysis("traffic").competing(options)
+    for rows in ("1", "2"):
+        speeds = found[rows]["tokens_per_second"]
+        assert speeds.keys() == {"none", "goodput", "competing", "rounds"}
+        assert all(len(each) == 2 and min(each) > 0 for each in speeds["rounds"].values())

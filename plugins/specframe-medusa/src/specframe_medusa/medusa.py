@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import WeightsError
 from specframe.neural import Export, NeuralDrafter, own_lm_heads
 from specframe.plugin import Promise
-from specframe_medusa import published
+from specframe_medusa import engines, published
 from specframe_medusa.heads import check_counts, start
 from specframe_medusa.networks import MedusaNetwork
 
@@ -39,7 +38,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
     """
 
     name = "medusa"
-    forms = ("medusa",)
+    forms = engines.FORMS
 
     def __init__(
         self, *, heads: int = 4, layers: int = 1, weights: str | None = None, head: Head | None = None
@@ -74,27 +73,8 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         return {"medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
 
     def export(self, form: str) -> Export:
-        """The heads as Medusa's code reads them, in half precision. Raises WeightsError where they share an LM head."""
-        if self.head is not None:
-            raise WeightsError(
-                f"{form} cannot serve these heads: they share an LM head, and Medusa's code needs their own"
-            )
-        target, network = self.target.config, self.network
-        config = {
-            "medusa_num_heads": self.levels,
-            "medusa_num_layers": self.layers,
-            "base_model_name_or_path": target._name_or_path,
-        }
-        checklist = (
-            (
-                "heads",
-                f"{self.levels} of {self.layers} residual block(s) and an LM head of {target.vocab_size:,} tokens",
-            ),
-            ("reads", "the target's last hidden state, after its final norm"),
-            ("dtype", "float16"),
-        )
-        tensors = {name: tensor.half() for name, tensor in network.state_dict().items()}
-        return Export(config, tensors, checklist, file=published.MEDUSA)
+        """The heads as vLLM or Medusa's code reads them. Raises WeightsError where the form has no place for them."""
+        return engines.export(form, self.network, self.target, self.head)
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
         """Writes the heads as Medusa's own code reads them; `base` is the target's name."""

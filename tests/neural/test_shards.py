@@ -140,6 +140,17 @@ def test_a_targets_part_that_is_cut_short_is_named(model):
         HFTarget(model=str(model), device="cpu")
 
 
+@pytest.mark.parametrize("quantize", [None, "int4"])
+def test_a_native_targets_file_that_is_cut_short_is_one_line_and_keeps_nothing(quantize, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path / "cache"))
+    make_model().save_pretrained(tmp_path / "model")
+    (file := tmp_path / "model" / "model.safetensors").write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(WeightsError, match=r"cannot read .*model\.safetensors") as caught:
+        HFTarget(model=str(tmp_path / "model"), device="cpu", native=True, quantize=quantize)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("weights/*"))
+
+
 def test_pickled_parts_become_one_file_and_an_absent_one_is_named(tmp_path):
     checkpoint.save(wanted := network(), {}, tmp_path)
     paths = parts.split(tmp_path, pickled=True)

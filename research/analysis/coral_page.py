@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from page import fill, table, with_interval
+from sample import fill, table, with_interval
 
 from specframe_report.plots import COLOURS, MARKERS, STYLE, WIDTH
 

@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from page import fill, table
+from sample import fill, table
 from sums import sums
 
 import specframe

@@ -1,10 +1,14 @@
-"""Common parts of the analyses: command line, recipes, the bench's own prompts, intervals, and the file of numbers."""
+"""Common parts of the analyses: command line, recipes, the bench's own prompts, intervals, the file of numbers, tables.
+
+Tables are written in Markdown, and filled in between their page's own marks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,3 +63,23 @@ def choose(
         parser.error(f"there is no analysis {', '.join(sorted(unknown))}; there are {', '.join(analyses)}")
     options.analyses = options.analyses or list(analyses)
     return options
+
+
+def fill(page: str, name: str, text: str) -> str:
+    """The page with the text between the table's two marks. Ends the program where the page has no such table."""
+    marks = re.compile(f"(<!-- table: {name} -->\n).*?(<!-- /table -->)", re.DOTALL)
+    filled, count = marks.subn(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", page)
+    if count != 1:
+        raise SystemExit(f"the page has no table {name}")
+    return filled
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
+
+
+def with_interval(figure: Sequence[float]) -> str:
+    """A value with its interval."""
+    value, low, high = figure
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page import fill, table, with_interval
+from sample import fill, table, with_interval
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "verifier-analysis.md"
 RULES = ("recursive", "kseq", "transport")

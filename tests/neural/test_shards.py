@@ -9,6 +9,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.interchange.pickles import convert, pickled
 from specframe.kernel.errors import WeightsError
 from specframe.neural import checkpoint
+from specframe.neural.weights import weight_cache
 from specframe.neural.weights.locate import INDEX, check_shards
 from tests import parts
 from tests.small_model import make_model
@@ -142,13 +143,14 @@ def test_a_targets_part_that_is_cut_short_is_named(model):
 
 @pytest.mark.parametrize("quantize", [None, "int4"])
 def test_a_native_targets_file_that_is_cut_short_is_one_line_and_keeps_nothing(quantize, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(weight_cache, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(weight_cache, "SMALLEST", 0)
     make_model().save_pretrained(tmp_path / "model")
     (file := tmp_path / "model" / "model.safetensors").write_bytes(file.read_bytes()[:-9])
     with pytest.raises(WeightsError, match=r"cannot read .*model\.safetensors") as caught:
         HFTarget(model=str(tmp_path / "model"), device="cpu", native=True, quantize=quantize)
     assert "\n" not in str(caught.value)
-    assert not list((tmp_path / "cache").glob("weights/*"))
+    assert not list((tmp_path / "cache").glob("**/*.packed"))
 
 
 def test_pickled_parts_become_one_file_and_an_absent_one_is_named(tmp_path):

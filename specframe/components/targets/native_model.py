@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specframe._version import __version__
 from specframe.components.targets import architectures
 from specframe.components.targets.forward import native as native_passes
 from specframe.components.targets.source import PART, GGUFModel, gguf_file
-from specframe.kernel.errors import WeightsError
+from specframe.kernel.errors import WeightsError, first_line
 from specframe.native.linear import PackedLinear, QuantizedLinear
 from specframe.neural.layer import complete_config
 from specframe.neural.llama import Decoder, RMSNorm, is_llama
@@ -170,6 +171,8 @@ def read(
             light = None if tensors is None else LlamaModel.read(config, tensors, wanted)
     except WeightsError:
         return None
+    except SafetensorError as error:
+        raise WeightsError(f"cannot read {place / WEIGHTS}: {first_line(error)}") from error
     if light is not None:
         config.dtype = wanted
         light.generation_config = _generation_config(place, config)

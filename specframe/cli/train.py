@@ -97,7 +97,14 @@ def train(
         return 0
     watcher = watch()
     with last_training_of(plan, watcher, warm_start, local_code_allowed()) as training:
-        report = training.run(watcher)
+        try:
+            report = training.run(watcher)
+        except KeyboardInterrupt:
+            if training.is_main:
+                raise
+            return 130  # of processes that train together one reports
+        if not training.is_main:
+            return 0
         weights = f"{trained_option(plan)}={report.folder}"
         if as_json:
             print(json.dumps({**asdict(report), "folder": str(report.folder), "override": weights}))
@@ -105,7 +112,7 @@ def train(
         best = f", best tau {report.best:.2f}" if report.best is not None else ""
         done = f"{counted(report.steps, 'step')} in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"
         print(printable(done))
-        if training.is_main and (finding := _diagnose(training, weights)):
+        if finding := _diagnose(training, weights):
             print(printable(f"specframe doctor: {finding}"))
     print(printable(f"run it: specframe run {asked_recipe()} {weights}"))
     return 0

@@ -44,6 +44,10 @@ class Processes:
                 "leave the target's device to `auto`, so that every process loads it where it trains"
             )
 
+    def shared_out(self, count: int) -> range:
+        """This process's part of the numbers 0 .. count - 1, equal parts if possible; all parts together are all."""
+        return range(self.rank * count // self.count, (self.rank + 1) * count // self.count)
+
     def share(self, module: nn.Module) -> None:
         """Gives every process the main one's parameters and buffers."""
         if self.count > 1:

@@ -105,9 +105,22 @@ def load(
 
 def steps_of(folder: Path) -> int | None:
     """The steps that the run in the folder has in all; None where there is no run, or its state cannot be read."""
+    return _number(folder, "steps")
+
+
+def begun_with(folder: Path, processes: int) -> int:
+    """The number of processes that the run in the folder began with; `processes` where there is none to be read.
+
+    It decides the texts of a step, whatever number of processes goes on with the run.
+    """
+    return _number(folder, "processes") or processes
+
+
+def _number(folder: Path, name: str) -> int | None:
+    """A number in the identity of the folder's run."""
     try:
         with safe_open(folder / FILE, framework="pt") as file:
-            return int(json.loads(file.metadata()["ledger"])["identity"]["steps"])
+            return int(json.loads(file.metadata()["ledger"])["identity"][name])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         return None
 

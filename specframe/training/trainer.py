@@ -73,7 +73,8 @@ class Trainer:
             weight_decay=settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        group = settings.batch * settings.accumulate * processes.count
+        self.begun = state.begun_with(settings.out, processes.count)
+        group = settings.batch * settings.accumulate * self.begun
         counts = taught.texts.counts
         plain = Order(counts, group, settings.seed)
         self.ends = ends_of(settings, plain)
@@ -119,15 +120,16 @@ class Trainer:
 
     def take(self, step: int) -> None:
         """One optimizer step. Nothing here waits for the device."""
-        settings = self.settings
-        seed_generators(settings.seed, step, self.processes.rank, self.device)
+        settings, processes = self.settings, self.processes
         self.module.train()
         if (begin := RolloutMethods.of(settings.rollout).begin) is not None:
             begin(step, self.total)
-        share = settings.batch * settings.accumulate
         taken = self.order.at(step)
-        mine = taken[self.processes.rank * share :][:share]
-        for rows in torch.split(mine, settings.batch):
+        batches = torch.split(taken, settings.batch)
+        weight = processes.count / len(batches)  # gradients are averaged over the processes
+        for number in processes.shared_out(len(batches)):
+            rows = batches[number]
+            seed_generators(settings.seed, step, number, self.device)
             teacher = self.taught.teaching(rows)
             with precision.autocast(settings, self.device):
                 student = settings.rollout(self.drafter, teacher, progress(settings, step, self.total))
@@ -139,10 +141,9 @@ class Trainer:
                     f"nothing that is trained has a part in the losses ({names}): "
                     "a head that is trained needs the rollout and the loss made for it"
                 )
-            torch.autograd.backward(loss / settings.accumulate, inputs=self.parameters)
-            self.window += torch.stack([loss, *parts]).detach() / settings.accumulate
-            self.tokens += int(self.taught.texts.counts[rows].sum())
-        self.processes.average(self.parameters)
+            torch.autograd.backward(loss * weight, inputs=self.parameters)
+            self.window += torch.stack([loss, *parts]).detach() * weight
+        processes.average(self.parameters)
         if settings.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         for group in self.optimizer.param_groups:
@@ -150,7 +151,9 @@ class Trainer:
         self.optimizer.step()
         increment_version(self.parameters)  # fused steps do not, and a quantized drafter is rounded anew by it
         self.optimizer.zero_grad(set_to_none=True)
-        self.run_state.tokens += int(self.taught.texts.counts[taken].sum())
+        tokens = int(self.taught.texts.counts[taken].sum())
+        self.tokens += tokens
+        self.run_state.tokens += tokens
 
     def settled(self) -> float:
         """The time in seconds, read when the device has done what it was asked."""
@@ -174,7 +177,7 @@ class Trainer:
         if stop or last or step % settings.save_every == 0:
             self._save()
         for end in self.ends[:-1]:
-            if end.parting == step and self.processes.main:
+            if end.parting == step:
                 self._fork(end)
         if stop and not last:
             raise KeyboardInterrupt
@@ -189,7 +192,7 @@ class Trainer:
         seconds = max(now - self._clock, 1e-9)
         run_state.losses.append({"step": run_state.step, **losses})
         run_state.seconds += seconds
-        speed = self.tokens * self.processes.count / seconds
+        speed = self.tokens / seconds
         rate = learning_rate(self.settings, run_state.step - 1, self.total)
         self.watcher.report(run_state.step, {**losses, "lr": rate, "tokens/s": speed})
         self.window.zero_()
@@ -215,7 +218,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Writes the training state, and the drafter as it is now."""
-        self.run_state.window = self.window.tolist()
+        self.run_state.window = self._mean_window()
         self._check(self.run_state.window)
         if self.processes.main:
             state.save(self.settings.out, self.module, self.optimizer, self.run_state)
@@ -224,8 +227,15 @@ class Trainer:
 
     def _fork(self, end: End) -> None:
         """Writes the state that a run which ends there has now."""
-        run_state = replace(self.run_state, identity=self._identity(end), window=self.window.tolist())
-        state.save(end.settings.out, self.module, self.optimizer, run_state)
+        run_state = replace(self.run_state, identity=self._identity(end), window=self._mean_window())
+        if self.processes.main:
+            state.save(end.settings.out, self.module, self.optimizer, run_state)
+
+    def _mean_window(self) -> list[float]:
+        """The sums of the losses since the last report, which every process has from now on."""
+        self.window.copy_(self.processes.mean(self.window))
+        sums: list[float] = self.window.tolist()
+        return sums
 
     def _branch(self) -> None:
         """Trains the branches to their ends, and puts the trunk's end back into the module."""
@@ -260,7 +270,7 @@ class Trainer:
             "rollout": describe(self.settings.rollout),
             "losses": [{"name": n, "weight": w, **describe(loss)} for loss, w, n in self.losses],
             "data": {"train": self.taught.texts.digest, "validation": self.held.texts.digest},
-            "processes": self.processes.count,
+            "processes": self.begun,
         }
         back: dict[str, Any] = json.loads(json.dumps(identity, default=str))  # as the file will have it
         return back

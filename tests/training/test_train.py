@@ -7,11 +7,8 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +24,6 @@ from specframe.kernel.types import Student
 from specframe.training import schedule, state, teaching, texts
 from specframe.training.precision import check, chosen
 from specframe.training.progress import Bar, Lines, Silent
-from specframe.training.settings import TrainSettings
 from specframe.training.train import train
 from specframe.training.validation import agreement, chains, measure
 from specframe_falcon.glancing import Glancing
@@ -530,53 +526,3 @@ def test_agreement_counts_by_level_and_measure_multiplies(make_target, make_draf
     assert figures["accuracy.1"] == 1.0 and figures["accuracy.2"] == pytest.approx(2 / 3)
     assert figures["tau"] == pytest.approx(1 + 1 + 2 / 3)
     assert figures["loss"] == pytest.approx(2 * figures["d"])
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-
-folder, data, out, rank = sys.argv[1:]
-sys.path.insert(0, folder)
-from test_train import even_run
-
-even_run(data, Path(out), int(rank), 3)
-"""
-
-
-def even_run(data: str, out: Path, rank: int, batch: int):
-    """Trains on texts of one length, without randomness; the weights, also saved as rank-N.pt."""
-    from conftest import TinyDrafter, make_tiny_target, make_tokenizer
-
-    target = make_tiny_target(vocab=257)
-    torch.manual_seed(rank)
-    drafter = TinyDrafter(target, block=1)
-    rollout, losses = TeacherForced(noise=0.0), [(Distillation(), 1.0, "distillation")]
-    settings = TrainSettings(data=[data], rollout=rollout, out=out, steps=5, batch=batch, length=40, lr=1e-3)
-    train(target, drafter, losses, settings, tokenizer=make_tokenizer())
-    torch.save(drafter.module.state_dict(), out / f"rank-{rank}.pt")
-    return weights(drafter)
-
-
-@pytest.mark.full
-def test_two_processes_train_one_drafter(tmp_path, monkeypatch):
-    """Both end with the same weights, those of one process with a batch twice as large."""
-    draw = random.Random(0)
-    lines = [{"text": "".join(draw.choice("abcde fgh") for _ in range(39))} for _ in range(20)]
-    (tmp_path / "even.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    here, data = str(Path(__file__).parent), str(tmp_path / "even.jsonl")
-    network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000)}
-    jobs = []
-    for rank in range(2):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        environment = {**os.environ, **network, **place, "ACCELERATE_USE_CPU": "true"}
-        command = [sys.executable, "-c", PROGRAM, here, data, str(tmp_path / "two"), str(rank)]
-        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    monkeypatch.syspath_prepend(here)
-    alone = even_run(data, tmp_path / "one", 0, 6)
-    ends = [(job.communicate(timeout=200)[1], job.returncode) for job in jobs]  # both are awaited, whatever came
-    assert all(code == 0 for _, code in ends), "\n".join(errors for errors, _ in ends)
-    zero, one = (torch.load(tmp_path / "two" / f"rank-{rank}.pt") for rank in range(2))
-    assert same(zero, one)
-    for name in zero:
-        torch.testing.assert_close(zero[name], alone[name], rtol=0, atol=1e-5)

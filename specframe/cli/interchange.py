@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "form",
     required=True,
     metavar="FORM",
-    help="vllm, sglang, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these",
+    help="vllm, sglang, transformers, gguf, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these",
 )
 @click.option("--out", type=PATH, metavar="FOLDER", help="where to write it (default: exports/RECIPE-FORM)")
 @json_option("print folder, size, checklist and command as one JSON object")

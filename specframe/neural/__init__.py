@@ -39,6 +39,7 @@
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |
 | `speculators_config` | the common part of the package speculators' configs |
+| `gguf_file` | GGUF files as llama.cpp reads them: settings, tensors and a tokenizer under its names |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 

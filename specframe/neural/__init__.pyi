@@ -51,6 +51,7 @@ from specframe.neural.rows import RowSession as RowSession
 from specframe.neural.session import FeatureSession as FeatureSession
 from specframe.neural.transfer import tensor_on as tensor_on
 from specframe.neural.weights import checkpoint as checkpoint
+from specframe.neural.weights import gguf_file as gguf_file
 from specframe.neural.weights.export import Export as Export
 from specframe.neural.weights.export import Exportable as Exportable
 from specframe.neural.weights.export import ambiguous_taps as ambiguous_taps

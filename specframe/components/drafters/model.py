@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from specframe.components.drafters import model_export
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
 from specframe.components.drafters.model_readings import ReadModel, check_kv_selection, check_options, reading_of
@@ -67,6 +68,7 @@ class ModelDrafter(ReadModel):
     """
 
     taps: frozenset[str] = frozenset()
+    forms, export = model_export.FORMS, model_export.export
     promise = Promise(path_in_frontier=True)
     renamed: ClassVar = {"sight": Renamed("kv_selection", until="0.4")}
     _small = staticmethod(tiny_llama)
@@ -229,10 +231,9 @@ class ModelDrafter(ReadModel):
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
         last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)  # a draft stays within it
-        text = self._reading.text
+        text, self._rooted = self._reading.text, False
         if min(text.lengths) > last:
             return TokenTree.root_only(root)
-        self._rooted = False
         draft = tree.grow(self.expand, root, context)
         if max(text.lengths) <= last:
             return draft

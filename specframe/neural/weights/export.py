@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.checkpoint import CONFIG, WEIGHTS, reason, replacing
+from specframe.neural.weights.gguf_file import write_gguf
 from specframe.neural.weights.origin import TRAINED_FOR
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ class Export:
     command: str = ""
     """Command that starts the program on it; FOLDER stands for the folder."""
     file: str = WEIGHTS
-    """The name of the tensors' file."""
+    """The name of the tensors' file; one that ends in .gguf has the config as its metadata."""
+    tokenizer: Any = None
+    """The tokenizer that lies in the folder, if any."""
 
     def write(self, folder: Path) -> None:
-        """Writes both files, each whole or not at all. Raises WeightsError when the folder cannot be written."""
+        """Writes the files, each whole or not at all. Raises WeightsError when the folder cannot be written."""
+        if self.file.endswith(".gguf"):
+            self._write_gguf(folder)
+            return
         config = {name: value for name, value in self.config.items() if name != TRAINED_FOR}  # that is specframe's own
         text = json.dumps(config, indent=2, sort_keys=True) + "\n"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
@@ -45,8 +51,18 @@ class Export:
             with replacing(folder / self.file) as weights, replacing(folder / CONFIG) as words:
                 save_file(tensors, weights, metadata={"format": "pt"})
                 words.write_text(text, encoding="utf-8")
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
+
+    def _write_gguf(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / self.file) as weights:
+                write_gguf(weights, self.config, self.tensors)
+        except OSError as error:
+            raise WeightsError(f"cannot write the file to {folder}: {reason(error)}") from error
 
 
 @runtime_checkable

@@ -50,6 +50,7 @@ def test_medusa_s_heads_go_out_with_where_they_came_from(
         (["eagle.yaml", "--to", "vllm", "drafter.weights=null"], "is untrained"),
         (["eagle.yaml", "--to", "vllm"], "fc has a bias, which vLLM drops"),
         (["medusa.yaml", "--to", "medusa"], "they share an LM head"),
+        (["families/eagle3.yaml", "--to", "gguf"], "fc_norm is not known there: train one with fc_norm: false"),
     ],
 )
 def test_what_cannot_be_exported_is_one_line_and_exit_status_2(

@@ -1,4 +1,4 @@
-"""EAGLE-3's drafter in the forms of vLLM, SGLang, speculators and its authors' own code.
+"""EAGLE-3's drafter in the forms of vLLM, SGLang, speculators, llama.cpp and its authors' own code.
 
 A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.neural import Export, ambiguous_taps, speculators_config
+from specframe.neural import Export, ambiguous_taps, gguf_file, speculators_config
+from specframe.plugin import text_of
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, IDS
 from specframe_eagle.wide import Switches, published_taps
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from specframe.plugin import NeuralTarget
 
-FORMS = ("vllm", "sglang", "speculators", "eagle")
+FORMS = ("vllm", "sglang", "speculators", "eagle", "gguf")
 TOKENS = 3
 """Number of drafted tokens in the commands and configs that are written: the engines' customary value."""
 COMMANDS = {
@@ -33,6 +34,7 @@ COMMANDS = {
     "--speculative-draft-model-path FOLDER",
     "speculators": "vllm serve FOLDER",
     "eagle": "EaModel.from_pretrained(base_model_path=TARGET, ea_model_path='FOLDER', use_eagle3=True)",
+    "gguf": f"llama-server -m TARGET.gguf -md FOLDER/model.gguf --spec-type draft-eagle3 --spec-draft-n-max {TOKENS}",
 }
 
 
@@ -46,6 +48,8 @@ def export(
     """
     if reasons := _reasons(layout, form, target.config.num_hidden_layers):
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
+    if form == "gguf":
+        return _gguf(own, layout, target, support)
     layer = "layers.0." if form == "speculators" else "midlayer."
     tensors = {name.replace("midlayer.", layer): stored(part, layout) for name, part in own.items()}
     rows = len(tensors[LM_HEAD])
@@ -62,6 +66,36 @@ def export(
         config = wrapped(layout, config, target.config, "Eagle3DraftModel", TOKENS)
         config |= {switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)}
     return Export(config, tensors, tuple(checklist(layout, form, rows, vocab)), COMMANDS[form])
+
+
+def _gguf(own: Mapping[str, Tensor], layout: Layout3, target: NeuralTarget, support: Tensor | None) -> Export:
+    """The drafter as llama.cpp's `eagle3` reads it: three inputs of layers, `d2t` with tokens, not with offsets."""
+    apart = {"midlayer.hidden_norm.weight": "blk.0.attn_norm_2.weight", "fc.weight": "fc.weight"}
+    apart |= {"input_norm.weight": "enc.output_norm.weight"}
+    named = {apart[name]: tensor for name, tensor in own.items() if name in apart}
+    layers = {name: tensor for name, tensor in own.items() if name not in apart}
+    places = {"midlayer.": "model.layers.0.", "norm.": "model.norm.", "embed_tokens.": "model.embed_tokens."}
+
+    def place(name: str) -> str:
+        first = next((start for start in places if name.startswith(start)), "")
+        return places.get(first, "") + name.removeprefix(first)
+
+    plain = {place(name): tensor for name, tensor in layers.items()}
+    named |= gguf_file.llama_tensors(plain, layout.shape)
+    rows, vocab = len(own[LM_HEAD]), target.config.vocab_size
+    if rows < vocab:
+        tokens = layout.support if layout.support is not None else support
+        assert tokens is not None, "fewer rows than tokens are a draft vocabulary"
+        named[D2T] = tokens
+    settings = gguf_file.llama_settings("eagle3", layout.shape) | {
+        "eagle3.target_layers": [tap + 1 for tap in layout.taps],
+        "eagle3.target_hidden_size": target.config.hidden_size,
+        "eagle3.norm_before_residual": layout.switches.norm_before_residual,
+        "eagle3.norm_before_fc": layout.switches.norm_before_fc,
+        **gguf_file.tokenizer_settings(text_of(target).tokenizer, vocab),
+    }
+    shown = dict(checklist(layout, "gguf", rows, vocab)) | {"dtype": "float32"}
+    return Export(settings, named, tuple(shown.items()), COMMANDS["gguf"], "model.gguf")
 
 
 def stored(tensor: Tensor, layout: Layout3) -> Tensor:
@@ -82,6 +116,16 @@ def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
     reasons = ambiguous_taps(layout.taps, layers)
     if (count := layout.shape.num_hidden_layers) > 1:
         reasons.append(f"it has {count} decoder layers, and one is read there")
+    if form == "gguf":
+        reasons += gguf_file.llama_reasons(layout.shape)
+        if layout.switches.fc_norm:
+            reasons.append("fc_norm is not known there: train one with fc_norm: false")
+        if layout.switches.norm_output:
+            reasons.append("norm_output is not known there: the state before the norm is fed back")
+        if len(layout.taps) != 3:
+            reasons.append(f"it reads {len(layout.taps)} layers, and three are read there")
+        if layout.window is not None:
+            reasons.append("the window of its layer is not known there")
     if form in ("sglang", "eagle"):
         if layout.kind != "llama":
             reasons.append(f"its layer is {layout.kind}'s, whose query and key norms are not read there")

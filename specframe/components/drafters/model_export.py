@@ -1,0 +1,60 @@
+"""A drafting model in the forms of vLLM, transformers and llama.cpp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specframe.kernel.errors import WeightsError
+from specframe.neural.weights import gguf_file
+from specframe.neural.weights.export import Export
+
+if TYPE_CHECKING:
+    from specframe.components.drafters.model import ModelDrafter
+
+FORMS = ("vllm", "transformers", "gguf")
+LM_HEAD = "lm_head.weight"
+COMMANDS = {
+    "vllm": "vllm serve TARGET --speculative-config "
+    '\'{"method": "draft_model", "model": "FOLDER", "num_speculative_tokens": 3}\'',
+    "transformers": "model.generate(**inputs, assistant_model=AutoModelForCausalLM.from_pretrained('FOLDER'))",
+    "gguf": "llama-server -m TARGET.gguf -md FOLDER/model.gguf --spec-type draft-simple --spec-draft-n-max 3",
+}
+
+
+def export(drafter: ModelDrafter, form: str) -> Export:
+    """The drafter's model and tokenizer in a form, for a drafter that is bound to its target.
+
+    Raises WeightsError, every reason named, where the form has no place for something.
+    """
+    reader = drafter._reader
+    model: Any = reader.model
+    tokenizer, config = reader.tokenizer, model.config
+    lost = {
+        "its layers are rounded: set drafter.quantize=null": reader.quantization is not None,
+        "the head that rates its tokens is not known there": drafter.head is not None,
+        "its mask tokens (PARD) are not known there: vLLM reads the trained folder itself": drafter.masks.count > 0,
+        "the KV selection is not known there": drafter.kv_selection is not None,
+        "layers that are computed together are not known there": drafter._together[0] > 1,
+        f"its vocabulary of {reader.vocab_size:,} tokens is not the target's": drafter._rating.shared is not None,
+    }
+    reasons = [reason for reason, holds in lost.items() if holds]
+    reasons += gguf_file.llama_reasons(config) if form == "gguf" else []
+    if reasons:
+        raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
+    tensors = dict(model.state_dict())
+    tied = bool(config.tie_word_embeddings)
+    if tied:
+        tensors.pop(LM_HEAD, None)
+    dtype = "float32" if form == "gguf" else str(model.dtype).removeprefix("torch.")
+    checklist = (
+        ("layers", f"{config.num_hidden_layers} of {config.model_type}, width {config.hidden_size}"),
+        ("vocabulary", f"{config.vocab_size:,} tokens, the target's"),
+        ("LM head", "its embedding" if tied else "its own"),
+        ("dtype", dtype),
+    )
+    if form != "gguf":
+        stored = {**config.to_dict(), "architectures": [type(model).__name__], "dtype": dtype}
+        return Export(stored, tensors, checklist, COMMANDS[form], tokenizer=tokenizer)
+    settings = gguf_file.llama_settings("llama", config)
+    settings |= gguf_file.tokenizer_settings(tokenizer, config.vocab_size)
+    return Export(settings, gguf_file.llama_tensors(tensors, config), checklist, COMMANDS[form], "model.gguf")

@@ -14,6 +14,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.kernel.errors import RecipeError
+from specframe.kernel.types import Cycle
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
@@ -67,7 +68,11 @@ def compose(
 
 
 def decoder(
-    recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None
+    recipe: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    registry: Registry | None = None,
+    watch: Callable[[Cycle], None] | None = None,
 ) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
 
@@ -75,11 +80,12 @@ def decoder(
     the config's `max_position_embeddings` where its rotary embedding does. All settings are those of the `generate`
     call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
     without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
-    drafter is built at the first call and kept for later ones. Raises PluginError without specframe-transformers, which
+    drafter is built at the first call and kept for later ones. `watch` is called with every cycle, admissions excluded,
+    for figures such as `Acceptance`. Raises PluginError without specframe-transformers, which
     `pip install "specframe[methods]"` brings.
     """
     planned = plan(Recipe.read(recipe, overrides), registry or discover())
-    make_loop: Callable[[Callable[[nn.Module], Pipeline]], Callable[..., Any]]
+    make_loop: Callable[[Callable[[nn.Module], Pipeline], Callable[[Cycle], None] | None], Callable[..., Any]]
     make_loop = discover().extension("decoder", "specframe.decoder", "specframe-transformers")
 
     def build(model: nn.Module) -> Pipeline:
@@ -90,7 +96,7 @@ def decoder(
         pipeline = Pipeline.build(planned, target)
         return replace(pipeline, sampling=SamplingSettings())
 
-    return make_loop(build)
+    return make_loop(build, watch)
 
 
 def _plain(section: Section) -> Any:

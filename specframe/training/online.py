@@ -28,6 +28,7 @@ from specframe.kernel.training import (
 from specframe.kernel.types import Committed, Context, Cycle, Teacher, TokenTree
 from specframe.recipes.registry import one_line
 from specframe.training.online_learner import Learner
+from specframe.training.schedule import borrowed_generators
 from specframe.training.transcripts import Transcript, begin, extend
 
 log = logging.getLogger("specframe.online")
@@ -191,7 +192,7 @@ class Online:
         if self.learner is None:
             return
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad(), borrowed_generators(transcripts[0].first.device):
                 teachers, held = ([self._teacher(each) for each in part] for part in (transcripts, self._held))
                 self.learner.learn(teachers, held)
         except Exception as error:  # whatever goes wrong in learning, requests are waiting

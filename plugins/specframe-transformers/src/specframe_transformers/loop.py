@@ -14,6 +14,8 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from transformers.generation.utils import GenerationMixin
 
 from specframe import Entry, InputError, Pipeline
+from specframe.plugin import Cycle
+from specframe_transformers.evaluation import evaluating
 from specframe_transformers.images import Inputs, image_inputs, rows_of_images
 from specframe_transformers.processors import row_samplings
 from specframe_transformers.support import IMAGES, Ends, refusal
@@ -41,11 +43,11 @@ def read_call() -> dict[str, Any]:
     return given | {name: value for name, value in rest.items() if name not in given}
 
 
-def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
+def make_loop(build: Callable[[Any], Pipeline], watch: Callable[[Cycle], None] | None = None) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, over the pipeline that is built for a model.
 
     The pipeline is built at the first call, kept for later ones, and built again for another model, or the same with
-    another vocabulary, dtype, device or modules.
+    another vocabulary, dtype, device or modules. `watch` is called with every cycle, admissions excluded.
     """
     bound: list[tuple[tuple[Any, ...], Pipeline]] = []  # the latest model, as it was then, and its pipeline
 
@@ -75,9 +77,11 @@ def make_loop(build: Callable[[Any], Pipeline]) -> Callable[..., Any]:
         if not bound or bound[0][0] != seen_now:
             bound[:] = [(seen_now, build(model))]
         prompts = input_ids, padding, rows_of_images(seen, padding, generation_config.num_return_sequences or 1)
-        sequences = _decode(
-            bound[0][1], prompts, list(logits_processor), criteria, generation_config, call.get("streamer")
-        )
+        streamer = call.get("streamer")
+        with evaluating(model):
+            sequences = _decode(
+                bound[0][1], prompts, list(logits_processor), criteria, generation_config, streamer, watch
+            )
         if not generation_config.return_dict_in_generate:
             return sequences
 
@@ -100,6 +104,7 @@ def _decode(
     criteria: list[Any],
     config: Any,
     streamer: Any,
+    watch: Callable[[Cycle], None] | None,
 ) -> Tensor:
     """The prompts [B, T] with their continuations, each row up to its end: [B, T + longest].
 
@@ -139,7 +144,9 @@ def _decode(
             shown = width
             if not session.live:
                 break
-            session.step()
+            cycle = session.step()
+            if watch is not None:
+                watch(cycle)
     _require_whole(entries, pipeline.parts.target.context)
     if streamer is not None:
         streamer.end()

@@ -1,0 +1,53 @@
+"""A model in evaluation mode for one call, as trainers call `generate` in training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from specframe import InputError
+
+NOISE = ("drop", "jitter")
+"""Parts of the names of config values that make a forward pass random in training mode, where they are above 0."""
+RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+"""Modules that compute something else in training mode; a dropout with `p` of 0 does not."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; the modules that were in training mode are in it again afterwards.
+
+    Raises InputError where `generate` itself would sample from another distribution in training mode.
+    """
+    training = [module for module in model.modules() if module.training]
+    if training and (names := sorted(_noise(model))):
+        raise InputError(
+            f"the model is in training mode, in which {names[0]} changes its distribution; call model.eval(), or set "
+            "it to 0"
+        )
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _noise(model: nn.Module) -> Iterator[str]:
+    """The names of what makes a forward pass random in training mode, or different in another way."""
+    yield from _above_zero(model.config.to_dict()) if hasattr(model, "config") else ()
+    for name, module in model.named_modules():
+        if module.training and isinstance(module, RANDOM) and getattr(module, "p", 1.0):
+            yield name
+
+
+def _above_zero(config: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _above_zero(value)
+        elif any(part in str(name) for part in NOISE) and isinstance(value, int | float) and value > 0:
+            yield name

@@ -39,7 +39,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _noise(model: nn.Module) -> Iterator[str]:
     """The names of what makes a forward pass random in training mode, or different in another way."""
-    yield from _above_zero(model.config.to_dict()) if hasattr(model, "config") else ()
+    config: Any = getattr(model, "config", None)
+    yield from () if config is None else _above_zero(config.to_dict())
     for name, module in model.named_modules():
         if module.training and isinstance(module, RANDOM) and getattr(module, "p", 1.0):
             yield name

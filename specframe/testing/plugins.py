@@ -85,6 +85,8 @@ def check_entry(entry: Registration) -> None:
     if entry.kind == "command":
         assert isinstance(component, click.Command), f"command '{entry.name}' is no click command"
         return
+    if entry.kind == "extension":  # called by the core, not with a recipe's options
+        return
     options = read_options(component)
     if entry.kind not in CHECKS or any(option.required for option in options.values()):
         return

@@ -137,7 +137,7 @@ def test_a_drafter_with_an_embedding_of_its_own_reads_that_and_keeps_it(tmp_path
     assert not torch.allclose(found, plain)
     other.target.model.get_input_embeddings().weight.data.copy_(table)
     torch.testing.assert_close(rollout(other, teacher), found)
-    for form in own.forms:
+    for form in set(own.forms) - {"gguf"}:  # a GGUF file needs the target's tokenizer
         assert torch.equal(own.export(form).tensors["embed_tokens.weight"].float(), table), form
     own.save(tmp_path / "again")
     assert torch.equal(load_file(tmp_path / "again" / "model.safetensors")["embed_tokens.weight"], table.half())

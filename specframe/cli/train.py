@@ -75,6 +75,8 @@ def train(
     from specframe.training.train import prepared
 
     if auto:
+        if warm_start or (profile_steps, count_tokens, show) != (None, None, None):
+            raise InputError("--auto begins a drafter: give no --warm-start, --profile-steps, --count-tokens, --show")
         return _make_recipe(plan, prompts, minutes, out, as_json=as_json)
     if (prompts, minutes, out) != (None, None, None):
         raise InputError(

@@ -89,6 +89,7 @@ def interrupted(*given, **options):
         (["--auto", "model", "--prompts", "same.txt", "--minutes", "1"], "1 different prompt: --auto needs 20"),
         (["--auto", "plain", "--prompts", "turns.jsonl", "--minutes", "1"], "several turns need a chat template"),
         (["--auto", "encoder", "--prompts", "mine.jsonl", "--minutes", "1"], "encoder"),
+        (["--auto", "model", "--show", "1"], "--auto begins a drafter"),
         (["model", "--minutes", "1"], "--prompts, --minutes and --out belong to --auto"),
     ],
 )  # fmt: skip

@@ -83,5 +83,5 @@ def test_one_loop_decodes_a_model_whose_vocabulary_changes(recipe, model_folder,
     assert both([5, 6, 7, 5, 6]).tolist() != before.tolist()
     model.set_output_embeddings(torch.nn.Linear(model.config.hidden_size, size, bias=False, dtype=model.dtype))
     both([5, 6, 7, 5, 6])
-    model.bfloat16()
+    model.float()  # bfloat16 ties tokens of an untrained head
     both([5, 6, 7])

@@ -146,7 +146,8 @@ def reader_of(target: HFTarget) -> Reader:
     def read(tokens: list[int]) -> Tensor:
         target.open(1, len(tokens) + 1)
         _, scores = target.admit(Prompts(torch.tensor([tokens]), torch.tensor([len(tokens)])))
-        return logits_of(target.forward.head, scores.features["last"][0]).float()  # type: ignore[union-attr]
+        assert scores.features is not None, "`ours` asks for them"
+        return logits_of(target.forward.head, scores.features["last"][0]).float()
 
     return read
 

@@ -13,6 +13,7 @@ import pytest
 from vllm_process import speculative
 
 import specframe
+from specframe.cli.main import main
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 PROMPTS = (
@@ -143,3 +144,10 @@ def test_a_temperature_is_refused_by_request(model, prompts, tmp_path):
 def test_what_does_not_fit_is_refused_at_load(recipe, arguments, sentence, model, prompts, tmp_path):
     with pytest.raises(RuntimeError, match=sentence):
         run_vllm(tmp_path, model, prompts, drafting(recipe, []) | arguments, "single")
+
+
+def test_an_exported_drafter_arrives(tmp_path, capsys):
+    recipe = RECIPES / "small" / "families" / "eagle3.yaml"
+    arguments = ["--to", "vllm", "--check", "--out", str(tmp_path / "eagle3"), "sampling.max_new_tokens=16"]
+    assert main(["export", str(recipe), *arguments]) == 0
+    assert capsys.readouterr().out.endswith("arrives exactly\n")

@@ -8,37 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-QUIET = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an error reaches this process as it was raised
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
+from specframe_vllm.engine import ARGUMENTS, QUIET, counts, generate
 
 
 def speculative(length: int) -> dict[str, Any]:
     return {"method": "custom_class", "model": "specframe_vllm.Proposer", "num_speculative_tokens": length}
-
-
-def counts(llm: Any) -> list[int]:
-    """Cycles, drafted and accepted tokens so far."""
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return [int(found.get(f"vllm:spec_decode_{name}", 0)) for name in names]
-
-
-def generate(llm: Any, prompts: list[list[int]], tokens: int, together: bool) -> dict[str, Any]:
-    """The continuations of prompts, all at once or one by one, and what drafting them took."""
-    from vllm import SamplingParams, TokensPrompt
-
-    settings, before = SamplingParams(temperature=0.0, max_tokens=tokens), counts(llm)
-    given = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
-    batches = [given] if together else [[one] for one in given]
-    texts = [
-        [*answer.outputs[0].token_ids] for batch in batches for answer in llm.generate(batch, settings, use_tqdm=False)
-    ]
-    return {"texts": texts, "counts": [new - old for new, old in zip(counts(llm), before, strict=True)]}
 
 
 def cancelled(llm: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
@@ -81,8 +55,7 @@ def preempted(llm: Any) -> int:
 def main(task: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM
 
-    arguments = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 8, "enforce_eager": True}
-    llm = LLM(task["model"], disable_log_stats=False, **arguments | task["arguments"])
+    llm = LLM(task["model"], disable_log_stats=False, **ARGUMENTS | task["arguments"])
     prompts, tokens = task["prompts"], task["tokens"]
     found: dict[str, Any] = {}
     for name in task["runs"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specframe.kernel.errors import WeightsError
+from specframe.kernel.interfaces import text_of
 from specframe.neural.weights import gguf_file
 from specframe.neural.weights.export import Export
 
@@ -28,7 +29,9 @@ def export(drafter: ModelDrafter, form: str) -> Export:
     """
     reader = drafter._reader
     model: Any = reader.model
-    tokenizer, config = reader.tokenizer, model.config
+    config = model.config
+    assert drafter._target is not None, "the drafter is bound"
+    tokenizer = reader.tokenizer or text_of(drafter._target).tokenizer  # trained weights may come without one
     lost = {
         "its layers are rounded: set drafter.quantize=null": reader.quantization is not None,
         "the head that rates its tokens is not known there": drafter.head is not None,

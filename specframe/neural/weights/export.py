@@ -37,6 +37,8 @@ class Export:
     """The name of the tensors' file; one that ends in .gguf has the config as its metadata."""
     tokenizer: Any = None
     """The tokenizer that lies in the folder, if any."""
+    length: int = 3
+    """Number of tokens that the command drafts in a cycle."""
 
     def write(self, folder: Path) -> None:
         """Writes the files, each whole or not at all. Raises WeightsError when the folder cannot be written."""

@@ -11,3 +11,9 @@ def specframe_register(register: Register) -> None:
     register(
         "extension", "gguf", "specframe_gguf.reader:OpenedGGUF", summary="the reader of GGUF files, as models are named"
     )
+    register(
+        "extension",
+        "check-gguf",
+        "specframe_gguf.engine:run",
+        summary="llama.cpp with an exported drafter, for `specframe export --to gguf --check`",
+    )

@@ -71,7 +71,7 @@ def export(form: str, network: MedusaNetwork, target: NeuralTarget, head: Head |
     shown = f"{heads} of {layers} residual block(s), {shared}"
     checklist += [("draft vocabulary", f"{rows:,} of {vocab:,} tokens{mapped}"), ("dtype", "float32")]
     stored = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in named.items()}
-    return Export(config, stored, (("heads", shown), *checklist), COMMAND.replace("HEADS", str(heads)))
+    return Export(config, stored, (("heads", shown), *checklist), COMMAND.replace("HEADS", str(heads)), length=heads)
 
 
 def _vllm_name(name: str, layers: int) -> str:

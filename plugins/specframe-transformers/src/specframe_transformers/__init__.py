@@ -14,3 +14,9 @@ def specframe_register(register: Register) -> None:
         "specframe_transformers.loop:make_loop",
         summary="the decoding loop of `specframe.decoder`, for model.generate(custom_generate=...)",
     )
+    register(
+        "extension",
+        "check-transformers",
+        "specframe_transformers.engine:run",
+        summary="assisted generation with an exported model, for `specframe export --to transformers --check`",
+    )

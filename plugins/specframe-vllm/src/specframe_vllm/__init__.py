@@ -19,6 +19,13 @@ def specframe_register(register: Register) -> None:
         "specframe_vllm.proposer:Proposer",
         summary="the drafters of recipes within vLLM, as `specframe_vllm.Proposer`",
     )
+    for form in ("vllm", "speculators"):
+        register(
+            "extension",
+            f"check-{form}",
+            "specframe_vllm.engine:run",
+            summary=f"vLLM with an exported drafter, for `specframe export --to {form} --check`",
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -64,8 +64,9 @@ def export(
         config = _wrapped(layout, config, target.config)
     stored = {name: part.to(layout.dtype) if part.is_floating_point() else part for name, part in tensors.items()}
     command = COMMANDS[form].replace("METHOD", _method(layout)).replace("UPPER", _method(layout).upper())
-    command = command.replace("LEVELS", str(layout.plan.levels))
-    return Export(config, stored, tuple(_checklist(layout, form, target.config.vocab_size, support)), command)
+    levels = layout.plan.levels
+    shown = tuple(_checklist(layout, form, target.config.vocab_size, support))
+    return Export(config, stored, shown, command.replace("LEVELS", str(levels)), length=levels)
 
 
 def _method(layout: BlockLayout) -> str:

@@ -68,4 +68,4 @@ def export(
         shown["embedding"] = "its own, trained"
     shown["mask rows"] = f"token {layout.mask} and the vector {MASK}; {levels} tokens a forward pass"
     found = {name: stored(part, layout) for name, part in tensors.items()}
-    return Export(config, found, tuple(shown.items()), COMMANDS[form].replace("LEVELS", str(levels)))
+    return Export(config, found, tuple(shown.items()), COMMANDS[form].replace("LEVELS", str(levels)), length=levels)

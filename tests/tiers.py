@@ -1,7 +1,7 @@
-"""The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all both.
+"""The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all every test.
 
 Quick are all tests but those marked `full` and those that slow.txt lists, and of the cases of those marked `sampled`
-the first and, each day, another tenth.
+the first and, each day, another tenth. The rest runs three other tenths of these cases: each is run every third day.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from hypothesis import settings
 DAYS = 10
 """The number of days in which the quick tier runs every case of a sampled test."""
 
+REST = (3, 6, 9)
+"""The days, before a sampled case's turn in the quick tier, on which the rest runs it."""
+
 SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
 """The tests that took two seconds and more of a busy CPU when all were measured, by their names."""
 
-settings.register_profile("quick", max_examples=30, deadline=None)
-settings.register_profile("all", max_examples=100, deadline=None)
+settings.register_profile("quick", max_examples=15, deadline=None)
+settings.register_profile("all", max_examples=30, deadline=None)
+settings.register_profile("release", max_examples=100, deadline=None)
 
 
 def examples(factor: int) -> settings:
@@ -41,13 +45,12 @@ class Tier:
         """Returns whether the tier runs a test; slow and GPU tests run wherever `-m` selects them."""
         if self.name == "all" or any(map(item.get_closest_marker, ("slow", "gpu"))):
             return True
-        return self._is_quick(item) == (self.name == "quick")
-
-    def _is_quick(self, item: pytest.Item) -> bool:
         if item.get_closest_marker("full") or item.nodeid in SLOW:
-            return False
-        turn = (crc32(item.nodeid.encode()) + self.day.toordinal()) % DAYS
-        return turn == 0 or _is_first(item) or item.get_closest_marker("sampled") is None
+            return self.name == "rest"
+        if _is_first(item) or item.get_closest_marker("sampled") is None:
+            return self.name == "quick"
+        days = (crc32(item.nodeid.encode()) - self.day.toordinal()) % DAYS
+        return days in REST if self.name == "rest" else days == 0
 
 
 def _is_first(item: pytest.Item) -> bool:
@@ -68,7 +71,10 @@ def day(text: str) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers", "tiers of the suite")
-    for name, what in (("all", "run every test"), ("rest", "run what the quick tier of the day leaves out")):
+    for name, what in (
+        ("all", "run every test"),
+        ("rest", "run what the quick tier leaves out, of sampled cases a third a day"),
+    ):
         group.addoption(f"--{name}", dest="tier", action="store_const", const=name, default="quick", help=what)
     today = date.today().isoformat()
     group.addoption("--day", type=day, default=today, metavar="YYYY-MM-DD", help="the day to run the quick tier of")

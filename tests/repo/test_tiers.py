@@ -1,4 +1,4 @@
-"""The tiers of the suite: two that share no test and together are all, the same again for the same day."""
+"""The tiers of the suite: two that share no test and together run all within days, the same again for the same day."""
 
 from collections import Counter
 from datetime import date, timedelta
@@ -49,12 +49,19 @@ def collected(pytester):
     settings.load_profile(profile)
 
 
-def test_the_quick_tier_and_the_rest_are_the_suite(collected):
+def test_the_quick_tier_and_the_rest_are_the_suite_but_for_sampled_cases(collected):
     day = f"--day={TODAY}"
     quick, rest, whole = collected(day, "-m not slow"), collected(day, "--rest", "-m not slow"), collected("--all")
-    assert sorted([*quick, *rest, "test_slow"]) == sorted(whole) and len(whole) == len(set(whole)) == 122
+    assert len(whole) == len(set(whole)) == 122 and not set(quick) & set(rest)
+    assert all("sampled" in name for name in set(whole) - {*quick, *rest, "test_slow"})
     assert sum("plain" in name for name in quick) == 20 and "test_full" in rest
     assert "test_sampled[0]" in quick and sum("sampled" in name for name in quick) in range(3, 30)
+
+
+def test_three_days_run_every_case(collected):
+    days = [f"--day={TODAY + timedelta(days=number)}" for number in range(3)]
+    runs = [name for day in days for tier in ((), ("--rest",)) for name in collected(day, "-k sampled", *tier)]
+    assert len(set(runs)) == 100 and len(runs) < 150
 
 
 def test_a_slow_test_is_left_to_the_rest(collected, monkeypatch):
@@ -94,7 +101,7 @@ def test_the_header_shows_how_to_repeat_it(pytester):
     assert "tier: quick, as of --day 2026-03-01" in output
 
 
-@pytest.mark.parametrize(("arguments", "examples"), [((), 30), (("--rest",), 100), (("--all",), 100)])
+@pytest.mark.parametrize(("arguments", "examples"), [((), 15), (("--rest",), 30), (("--all",), 30)])
 def test_a_tier_has_a_profile_of_hypothesis(arguments, examples, collected):
     collected(*arguments)
     assert settings().max_examples == examples

@@ -30,7 +30,9 @@ COMMON = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
 WIDE = ("-mprefer-vector-width=512",)  # an option of x86-64 alone
-FLAGS = ("-march=native", *(WIDE if platform.machine() in ("x86_64", "AMD64") else ()), *COMMON)
+# Tuned for one processor, g++ contracts other products and sums (on AMD's it avoids chains of FMA): other bits than a wheel's.
+UNTUNED = ("-mtune=generic",)
+FLAGS = ("-march=native", *((*UNTUNED, *WIDE) if platform.machine() in ("x86_64", "AMD64") else ()), *COMMON)
 SWITCH = "SPECFRAME_NATIVE"
 """The environment variable: `compile` compiles the library on the spot, though one came with specframe."""
 

@@ -1,7 +1,7 @@
 """The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all every test.
 
 Quick are all tests but those marked `full` and those that slow.txt lists, and of the cases of those marked `sampled`
-the first and, each day, another tenth. The rest runs three other tenths of these cases: each is run every third day.
+the first and, each day, another tenth. Of the cases of one test after its first, the rest runs a third each day.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAYS = 10
 """The number of days in which the quick tier runs every case of a sampled test."""
 
 REST = (3, 6, 9)
-"""The days, before a sampled case's turn in the quick tier, on which the rest runs it."""
+"""The days, before a case's turn in the quick tier, on which the rest runs it."""
 
 SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
 """The tests that took two seconds and more of a busy CPU when all were measured, by their names."""
@@ -45,17 +45,17 @@ class Tier:
         """Returns whether the tier runs a test; slow and GPU tests run wherever `-m` selects them."""
         if self.name == "all" or any(map(item.get_closest_marker, ("slow", "gpu"))):
             return True
-        if item.get_closest_marker("full") or item.nodeid in SLOW:
-            return self.name == "rest"
-        if _is_first(item) or item.get_closest_marker("sampled") is None:
-            return self.name == "quick"
         days = (crc32(item.nodeid.encode()) - self.day.toordinal()) % DAYS
+        if item.get_closest_marker("full") or item.nodeid in SLOW:
+            return self.name == "rest" and (not _is_later_case(item) or days in (0, *REST))
+        if not _is_later_case(item) or item.get_closest_marker("sampled") is None:
+            return self.name == "quick"
         return days in REST if self.name == "rest" else days == 0
 
 
-def _is_first(item: pytest.Item) -> bool:
-    """Returns whether it is the first case of its test."""
-    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and not any(item.callspec.indices.values())
+def _is_later_case(item: pytest.Item) -> bool:
+    """Returns whether it is a case of its test after the first."""
+    return hasattr(item, "callspec") and any(item.callspec.indices.values())
 
 
 def tier_of(config: pytest.Config) -> Tier:
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers", "tiers of the suite")
     for name, what in (
         ("all", "run every test"),
-        ("rest", "run what the quick tier leaves out, of sampled cases a third a day"),
+        ("rest", "run what the quick tier leaves out, of a test's cases a third a day"),
     ):
         group.addoption(f"--{name}", dest="tier", action="store_const", const=name, default="quick", help=what)
     today = date.today().isoformat()

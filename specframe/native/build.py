@@ -30,14 +30,14 @@ COMMON = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
 WIDE = ("-mprefer-vector-width=512",)  # an option of x86-64 alone
-# Tuned for one processor, g++ contracts other products and sums (on AMD's it avoids chains of FMA): other bits than a wheel's.
+# Tuned for one processor, g++ contracts other products and sums (on AMD's it avoids chains of FMA): not a wheel's bits.
 UNTUNED = ("-mtune=generic",)
 FLAGS = ("-march=native", *((*UNTUNED, *WIDE) if platform.machine() in ("x86_64", "AMD64") else ()), *COMMON)
 SWITCH = "SPECFRAME_NATIVE"
 """The environment variable: `compile` compiles the library on the spot, though one came with specframe."""
 
-SECONDS = 300
-"""Time that a compiler may take."""
+SECONDS = 1200
+"""Time that a compiler may take: half a minute of its own, far more on a busy machine."""
 FOLDER = Path(__file__).with_name("prebuilt")
 """Folder of the libraries that a wheel carries. A checkout has none."""
 

@@ -137,6 +137,8 @@ def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
         settings = replace(settings, fit=0)
     else:
         plan = replace(plan, parts=plan.parts | {"drafter": _afresh(plan.parts["drafter"])})
+    if not plan.settings["run"].prompts:  # nothing is decoded: costs need not be timed
+        plan = replace(plan, settings=plan.settings | {"run": replace(plan.settings["run"], costs=None)})
     is_main = join()
     keep_freed()
     with torch.random.fork_rng(devices=[]), writing(settings.out, REMEDY) if is_main else nullcontext():

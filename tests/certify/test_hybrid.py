@@ -71,7 +71,7 @@ def test_compositions_keep_the_law_of_a_hybrid(name):
     assert comparison.tv < 1e-9 and comparison.enumeration.missing < 0.01, comparison
 
 
-@pytest.mark.full
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", LOSSLESS, ids=name)
 def test_every_recipe_keeps_the_law_of_a_hybrid_or_is_refused(path):
     made = SmallComposition.of(plan(Recipe.read(path, FORGETFUL.get(name(path), ())), REGISTRY))

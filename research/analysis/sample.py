@@ -10,7 +10,9 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 from specframe import Pipeline, load
@@ -36,6 +38,33 @@ def interval(rows: Sequence[Row], figure: Callable[[Sequence[Row]], float], time
     chance = random.Random(0)
     found = sorted(figure(chance.choices(rows, k=len(rows))) for _ in range(times))
     return [figure(rows), found[times // 40], found[-times // 40 - 1]]
+
+
+class Rounds:
+    """Results of several contestants in turns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+
+    def add(self, name: str, figures: dict[str, Any]) -> None:
+        """Notes one round of a contestant."""
+        self._rows[name].append(figures)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns by figure and contestant the median and every round; the load average's range.
+
+        `compared` has the ratios of two contestants' figures in one round: their median, with its 95 % interval.
+        """
+        loads = [row["load_average"] for rows in self._rows.values() for row in rows]
+        found: dict[str, Any] = {"load": [min(loads), max(loads)]}
+        for figure in ("tokens_per_second", "tokens_per_cpu_second"):
+            every = {name: [row[figure] for row in rows] for name, rows in self._rows.items()}
+            ratios = {
+                f"{one} / {other}": interval([a / b for a, b in zip(every[one], every[other], strict=True)], median)
+                for one, other in permutations(every, 2)
+            }
+            found[figure] = {name: median(row) for name, row in every.items()} | {"rounds": every, "compared": ratios}
+        return found
 
 
 def keep(path: Path, numbers: dict[str, Any]) -> dict[str, Any]:

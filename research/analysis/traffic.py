@@ -24,14 +24,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from threading import Event, Thread
 from time import perf_counter, process_time
 from typing import Any
 
 import httpx2
 from load import read_prompts
-from sample import keep
+from sample import Rounds, keep
 from served import QUESTIONS, RECIPES, Served, ask, asked, first_token, goodput, start, table
 
 import specframe
@@ -131,26 +130,6 @@ def batches(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-class Rounds:
-    """Results of several contestants in turns."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-
-    def add(self, name: str, figures: dict[str, Any]) -> None:
-        """Notes one round of a contestant."""
-        self._rows[name].append(figures)
-
-    def summary(self) -> dict[str, Any]:
-        """Returns by figure and contestant the median and every round; the load average's range."""
-        loads = [row["load_average"] for rows in self._rows.values() for row in rows]
-        found: dict[str, Any] = {"load": [min(loads), max(loads)]}
-        for figure in ("tokens_per_second", "tokens_per_cpu_second"):
-            every = {name: [row[figure] for row in rows] for name, rows in self._rows.items()}
-            found[figure] = {name: median(row) for name, row in every.items()} | {"rounds": every}
-        return found
-
-
 def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namespace) -> dict[str, Any]:
     """The same requests in batches of `size`, each begun when the one before has ended."""
     requests = requests_of(pipeline, size, options)
@@ -182,8 +161,13 @@ def decoded(session: Session, batches: Iterable[Sequence[Request]]) -> dict[str,
 
 
 def competing(options: argparse.Namespace) -> dict[str, Any]:
-    """The speed of three pipelines, whose costs are timed before: medians of rounds in turns, with every round."""
-    costs(options)
+    """The speed of three pipelines: medians of rounds in turns, with every round.
+
+    `compared` has ratios of the speeds of two in one round, which the load of the machine changes least. Costs for
+    numbers of rows that `--costs` has no file of are timed before.
+    """
+    missing = [rows for rows in options.concurrency if not (options.costs / f"costs-{rows}.json").is_file()]
+    costs(argparse.Namespace(**vars(options) | {"concurrency": missing}))
     overrides = {"none": ["drafter={use: none}", "tree=null"], "goodput": [goodput(options)], "competing": []}
     pipelines = {
         name: specframe.load(options.recipe, overrides=[*options.overrides, *own]) for name, own in overrides.items()
@@ -199,10 +183,12 @@ def competing(options: argparse.Namespace) -> dict[str, Any]:
             }
             for name in names:  # the first load allocates what it needs, and is what drafters and trees begin to learn
                 decoded(sessions[name], batches[name])
-            for turn in range(options.rounds):
+            begin, turn = perf_counter(), 0
+            while turn < options.rounds or perf_counter() - begin < options.seconds:
                 first = turn % len(names)
                 for name in names[first:] + names[:first]:
                     rounds.add(name, decoded(sessions[name], batches[name]))
+                turn += 1
         found[str(rows)] = rounds.summary()
         print(rows, json.dumps(found[str(rows)]), flush=True)
     return found
@@ -280,6 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=32, help="of an answer at most; they have a quarter to all of it")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.0, help="of more rounds in competing, by number of rows")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--costs", type=Path, default=HERE / "costs", help="the folder of what `goodput` reads")
     parser.add_argument("--depth", type=int, default=4, help="levels that `goodput` drafts at most")

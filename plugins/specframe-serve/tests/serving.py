@@ -63,6 +63,7 @@ class Serving(TestClient):
         """The events of a stream, its end checked."""
         reply = self.post(path, json={"seed": 1, "stream": True} | fields)
         assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/event-stream"), reply.text
+        assert reply.headers["x-accel-buffering"] == "no", "nginx would hold the events back"
         *events, last = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
         assert last == "[DONE]"
         return [json.loads(event) for event in events]

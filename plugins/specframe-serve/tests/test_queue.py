@@ -29,10 +29,11 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
         assert 0 < int(refused.headers["Retry-After-Ms"]) <= 6000
         assert refused.json()["error"]["code"] == "queue_full"
         assert serving.complete(n=2).status_code == 429, "all of a request's rows, or none"
+        assert serving.complete(guided_regex="(").status_code == 429, "no grammar is compiled for it"
         gate.opened.set()
         assert [reply.result().status_code for reply in first] == [200, 200]
         assert serving.complete().status_code == 200
-        assert serving.counters()["specframe:requests_refused_total"] == 2
+        assert serving.counters()["specframe:requests_refused_total"] == 3
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(4, 0.5), (8, 2.0), (1, 0.3)])
@@ -162,7 +163,7 @@ def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch
 
 def test_a_stream_of_short_prompts_at_most_doubles_the_time_of_a_long_one():
     """The tokens that are read, turn by turn: a short prompt waits for a piece, the long one for as much as it has."""
-    queue = Queue(100, prefill=20, piece=4)
+    queue = Queue(prefill=20, piece=4)
 
     def job(size):
         return Job(Request(tokens=[0] * size, max_new_tokens=1), print)

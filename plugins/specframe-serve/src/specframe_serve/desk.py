@@ -51,9 +51,7 @@ class Desk:
         """The reply to a request. Raises ApiError for one that cannot be answered."""
         self.require_model(asked.model)
         rows = asked.n * (1 if isinstance(asked, ChatRequest) else len(asked.prompts))
-        if rows > self.settings.queue:  # more than it may ever take: before anything is made for them
-            most = f"the request asks for {rows} answers, and {self.settings.queue} may wait in this server"
-            raise ApiError(400, most, code="too_many_answers")
+        self.engine.require_room(rows)  # before anything is made for them
         if isinstance(asked, ChatRequest):
             prompt, reader, predicted = await self._turns(asked)
             prompts: Sequence[Sequence[int]] = [prompt]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe import InputError, Pipeline, Session
 from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
-from specframe_serve.errors import queue_full
+from specframe_serve.errors import ApiError, queue_full
 from specframe_serve.jobs import Job, Progress, Queue
 from specframe_serve.logprobs import PromptScores, logprobs
 from specframe_serve.meters import Meters
@@ -50,7 +50,7 @@ class Engine:
         device = text_of(pipeline.parts.target).device
         piece = PIECE if device is None or device.type == "cpu" else settings.prefill
         self._piece = min(settings.prefill, settings.piece or piece)
-        self._queue = Queue(settings.queue, settings.prefill, self._piece)
+        self._queue = Queue(settings.prefill, self._piece)
         self._running: dict[int, Job] = {}
         self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target, self._running)
         self._session: Session | None = None
@@ -73,20 +73,26 @@ class Engine:
         """True while jobs are decoded."""
         return self._thread.is_alive() and not self._queue.closed
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Puts jobs into the queue, all or none. Raises ApiError if it is full, or the server shuts down.
+    def require_room(self, rows: int) -> None:
+        """Raises ApiError for more rows than may ever wait, or than there is room for now: then the client is to come
+        again when half of the queue is free, after a few seconds at most, with a random factor."""
+        size = self.settings.queue
+        if rows > size:
+            most = f"the request asks for {rows} answers, and {size} may wait in this server"
+            raise ApiError(400, most, code="too_many_answers")
+        if len(self._queue) + rows > size and not self._queue.closed:
+            self.meters.refused.inc()
+            drained = self._seconds * size / 2 / self.settings.slots  # seconds for half of the queue
+            raise queue_full(size, min(max(drained, SHORTEST_WAIT), LONGEST_WAIT) * uniform(0.5, 1.5))
 
-        A client is to come again when half of the queue is free, after a few seconds at most, with a random factor.
-        """
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Puts jobs into the queue, all or none. Raises ApiError if it is full, or the server shuts down."""
+        self.require_room(len(jobs))
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
             self._scores_asked |= job.scored
             job.known = self._prefixes.count(job)
-        if not self._queue.put(jobs):
-            self.meters.refused.inc()
-            drained = self._seconds * self.settings.queue / 2 / self.settings.slots  # seconds for half of the queue
-            wait = min(max(drained, SHORTEST_WAIT), LONGEST_WAIT)
-            raise queue_full(self.settings.queue, wait * uniform(0.5, 1.5))
+        self._queue.put(jobs)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Gives jobs up: a client has left. Done before the next cycle."""

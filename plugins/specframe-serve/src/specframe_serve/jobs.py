@@ -99,9 +99,8 @@ class Queue:
     stream of short prompts at most doubles its time, and a slot is left for it.
     """
 
-    def __init__(self, size: int, prefill: int, piece: int) -> None:
-        """An empty queue of at most `size` jobs, of which long ones are read in pieces of `piece` tokens."""
-        self.size = size
+    def __init__(self, prefill: int, piece: int) -> None:
+        """An empty queue, of which long jobs are read in pieces of `piece` tokens."""
         self.prefill = prefill
         self.piece = piece
         self.closed = False
@@ -114,16 +113,13 @@ class Queue:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def put(self, jobs: Sequence[Job]) -> bool:
-        """Appends jobs, all or none; returns whether there was room for them. Raises ApiError once it is closed."""
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Appends jobs. Raises ApiError once it is closed."""
         with self._change:
             if self.closed:
                 raise shutting_down()
-            if len(self._jobs) + len(jobs) > self.size:
-                return False
             self._jobs.extend(jobs)
             self._change.notify()
-            return True
 
     @property
     def half_read(self) -> bool:

@@ -103,4 +103,4 @@ def test_throughput_up_to_a_knee():
     speeds = [100 + 40 * min(np.log2(batch), 3) for batch in batches]
     law = Knee.fit(batches, speeds)
     assert law.knee == pytest.approx(8, rel=0.05) and law.b == pytest.approx(40, rel=0.02) and law.error < 0.01
-    assert law.at(4) == pytest.approx(180, rel=0.01) and law.at(64) == law.at(8.5)
+    assert law.rate(4) == pytest.approx(180, rel=0.01) and law.rate(64) == law.rate(8.5)

@@ -21,7 +21,7 @@ def report() -> ScalingReport:
 
 
 def test_the_planned_tau_is_the_planted_one_and_its_interval_holds_it(report):
-    choice = report.planner.at((1, 512), 1e6, 1)
+    choice = report.planner.plan((1, 512), 1e6, 1)
     truth = planted.tau(1e6, planted.SIZES[1, 512])
     assert choice.tau_interval[0] < choice.tau < choice.tau_interval[1]
     assert choice.depth < 3 or choice.tau == pytest.approx(truth, rel=0.1)
@@ -45,8 +45,8 @@ def test_a_bigger_budget_never_plans_less_speed(report):
 
 
 def test_more_rows_gain_less_up_to_the_last_that_gains(report):
-    choice = report.planner.at((1, 512), 1e6, 1)
-    gains = [report.planner.at((1, 512), 1e6, batch).speedup for batch in report.planner.batches]
+    choice = report.planner.plan((1, 512), 1e6, 1)
+    gains = [report.planner.plan((1, 512), 1e6, batch).speedup for batch in report.planner.batches]
     assert gains == sorted(gains, reverse=True)
     last = report.planner.last_gain(choice)
     assert last is not None
@@ -67,7 +67,7 @@ def test_a_plan_gives_its_distance_from_the_measured(report, seconds, words):
 )
 def test_an_extrapolation_gives_its_distance(report, tokens, words):
     assert words in report.extrapolation(tokens)
-    assert report.planner.at((1, 512), tokens, 1).outside == pytest.approx(max(1.0, tokens / 5e6, 5e4 / tokens))
+    assert report.planner.plan((1, 512), tokens, 1).outside == pytest.approx(max(1.0, tokens / 5e6, 5e4 / tokens))
 
 
 def test_no_budget_below_one_point(report):
@@ -80,7 +80,7 @@ def test_no_plan_without_times(report):
     with pytest.raises(InputError, match="no cycles with every size"):
         bare.plan(600.0)
     with pytest.raises(InputError, match="no cycles of 3 rows were timed with 1 x 512"):
-        report.planner.at((1, 512), 1e6, 3)
+        report.planner.plan((1, 512), 1e6, 3)
 
 
 def test_other_laws_share_tau_over_depths_as_acceptances_are(report):
@@ -96,10 +96,10 @@ def test_the_machine_s_times_of_passes_predict_a_speed_without_a_fit():
     nodes = [1, 2, 4, 8, 16, 32]
     passes = Passes(nodes, [0.010 + 0.001 * n for n in nodes], {"1 x 512": 0.0005})
     draft = 0.0005 * 0.014 / 0.011
-    assert passes.at(40) == pytest.approx(0.05) and passes.at(3) == pytest.approx(0.013)
+    assert passes.cost(40) == pytest.approx(0.05) and passes.cost(3) == pytest.approx(0.013)
     assert predict(passes, speed, 0.0002) == pytest.approx(4 * 2.0 / (0.05 + 3 * draft + 0.0002))
     assert cycle_seconds(speed, 3, passes) == pytest.approx(speed.target_seconds + 3 * speed.draft_seconds + 0.0002)
-    cut = speed.target_seconds * passes.at(16) / passes.at(40)
+    cut = speed.target_seconds * passes.cost(16) / passes.cost(40)
     assert cycle_seconds(speed, 1, passes) == pytest.approx(cut + speed.draft_seconds + 0.0002)
     found = ScalingReport(
         replace(planted.results(7), passes=replace(passes, draft=dict.fromkeys(_names(), 0.0005))), choices=3

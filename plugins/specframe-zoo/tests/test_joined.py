@@ -36,7 +36,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_whole_is_the_base_with_what_was_kept(model):
-    whole, base, own = weights(model()), weights(model.base), weights(model.kept)
+    whole, base, own = weights(model()), weights(model.base), weights(model.own_folder)
     assert whole.keys() == {f"language_model.{name}" for name in base} | {"projector.weight"}
     assert torch.equal(whole["projector.weight"], own["projector.weight"])
     assert torch.equal(whole[f"language_model.{NORM}"], base[NORM])
@@ -52,6 +52,6 @@ def test_it_is_made_once_and_again_for_other_weights(model):
     assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
     (folder / "mark").touch()
     assert (model() / "mark").exists()
-    own = load_file(model.kept / OWN)
-    save_file(own | {"projector.weight": torch.zeros(4, 3)}, model.kept / OWN)
+    own = load_file(model.own_folder / OWN)
+    save_file(own | {"projector.weight": torch.zeros(4, 3)}, model.own_folder / OWN)
     assert model() != folder and not weights(model())["projector.weight"].any()

@@ -38,7 +38,7 @@ def pipeline():
 
 
 def test_what_comes_with_the_package_is_small():
-    kept = specframe_zoo.see.kept
+    kept = specframe_zoo.see.own_folder
     assert 1_000_000 < sum(file.stat().st_size for file in kept.iterdir()) < LARGEST
 
 

@@ -72,7 +72,7 @@ def _acceptance(grid: Grid, seed: int) -> Figures:
         "alpha": alpha,
         "optimal_alpha": _total(grid.runs, "optimum") / bounded if bounded else None,
         "alpha_conditional": [
-            here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)
+            child / parent if parent else 0.0 for parent, child in zip([1.0, *alpha], alpha, strict=False)
         ],
         "draft_efficiency": accepted / drafted if drafted else None,
     }
@@ -164,15 +164,15 @@ def _estimate(measure: Measure, seed: int) -> dict[str, float | None] | None:
 
 
 def _value(measure: Measure) -> float | None:
-    above, below = measure.parts()
-    return float(above.sum() / below.sum()) if below.sum() else None
+    numerator, denominator = measure.parts()
+    return float(numerator.sum() / denominator.sum()) if denominator.sum() else None
 
 
 def _spread(baseline: Grid, ours: Grid) -> dict[str, float] | None:
     """The paired ratios of single runs: median and extremes."""
     ratios = paired_ratio(ours, baseline)
-    there = ratios[np.isfinite(ratios)].tolist()
-    return {"median": median(there), "low": min(there), "high": max(there)} if there else None
+    finite = ratios[np.isfinite(ratios)].tolist()
+    return {"median": median(finite), "low": min(finite), "high": max(finite)} if finite else None
 
 
 def _by_depth(runs: Sequence[Run]) -> list[float]:

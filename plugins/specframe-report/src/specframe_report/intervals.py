@@ -37,8 +37,8 @@ class Measure:
 
     def parts(self) -> tuple[Array, Array]:
         """Returns both totals per prompt, [P] each, as measured."""
-        above, below = self.totals(np.broadcast_to(np.arange(self.repeats), (1, self.prompts, self.repeats)))
-        return above[0], below[0]
+        numerator, denominator = self.totals(np.broadcast_to(np.arange(self.repeats), (1, self.prompts, self.repeats)))
+        return numerator[0], denominator[0]
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Variance:
 
 def estimate(measure: Measure, seed: int = 0) -> Estimate | None:
     """The figure with its interval; None where no prompt has it."""
-    above, below = measure.parts()
-    kept = (above > 0) & (below > 0)
-    if not kept.any():
+    numerator, denominator = measure.parts()
+    valid = (numerator > 0) & (denominator > 0)
+    if not valid.any():
         return None
-    value = log(above[kept].sum() / below[kept].sum())
-    moments = variance_of_moment(measure, kept, 2.0)  # ours and another
-    return bound(value, [variance_of_prompts([measure], kept, seed), *moments])
+    value = log(numerator[valid].sum() / denominator[valid].sum())
+    moments = variance_of_moment(measure, valid, 2.0)  # ours and another
+    return bound(value, [variance_of_prompts([measure], valid, seed), *moments])
 
 
 def estimate_change(
@@ -86,32 +86,32 @@ def estimate_change(
     that a drift of the machine does not pass for evidence. None where no prompt has both figures.
     """
     sides = [old.parts(), new.parts()]
-    kept = np.all([(above > 0) & (below > 0) for above, below in sides], axis=0)
-    if not kept.any():
+    valid = np.all([(numerator > 0) & (denominator > 0) for numerator, denominator in sides], axis=0)
+    if not valid.any():
         return None
-    before, after = (log(above[kept].sum() / below[kept].sum()) for above, below in sides)
-    sources = [variance_of_prompts([old, new], kept, seed)]
+    before, after = (log(numerator[valid].sum() / denominator[valid].sum()) for numerator, denominator in sides)
+    sources = [variance_of_prompts([old, new], valid, seed)]
     for side in (old, new):
-        sources += variance_of_moment(side, kept, 1 + log2(max(apart, 1.0)) / 2)
+        sources += variance_of_moment(side, valid, 1 + log2(max(apart, 1.0)) / 2)
     return Estimate(exp(before)), Estimate(exp(after)), bound(after - before, sources)
 
 
-def variance_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: int) -> Variance:
+def variance_of_prompts(measures: Sequence[Measure], valid: NDArray[np.bool_], seed: int) -> Variance:
     """Estimates how a figure, or the ratio of the last to the first, would change with other prompts of the same kind.
 
     The noise of single runs is included: it makes prompts differ.
     """
-    prompts = int(kept.sum())
+    prompts = int(valid.sum())
     draws = np.random.default_rng([seed, 0]).multinomial(prompts, [1 / prompts] * prompts, size=SAMPLES)
     logs = np.zeros(SAMPLES)
     for measure in measures:
-        above, below = (part[kept] for part in measure.parts())
-        logs = np.log((draws @ above) / (draws @ below)) - logs
+        numerator, denominator = (part[valid] for part in measure.parts())
+        logs = np.log((draws @ numerator) / (draws @ denominator)) - logs
     correction = prompts / max(prompts - 1, 1)  # the bootstrap of n units underrates their variance by (n - 1) / n
     return Variance(float(np.var(logs)) * correction, prompts - 1)
 
 
-def variance_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) -> list[Variance]:
+def variance_of_moment(measure: Measure, valid: NDArray[np.bool_], times: float) -> list[Variance]:
     """The variance that the machine's load adds to all prompts at once, some `times`; nothing for counts.
 
     It is the spread of the typical prompt's shift from repeat to repeat; few repeats of many prompts are cut into
@@ -122,11 +122,11 @@ def variance_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) 
     """
     if not measure.timed:
         return []
-    prompts, repeats = len(kept), measure.repeats
+    prompts, repeats = len(valid), measure.repeats
     single = np.broadcast_to(np.arange(repeats)[:, None, None], (repeats, prompts, repeats))
-    above, below = (part[:, kept] for part in measure.totals(single))  # [R, P]
-    there = (above > 0) & (below > 0)  # runs may be missing
-    logs = np.log(np.divide(above, below, out=np.full_like(above, np.nan), where=there))
+    numerator, denominator = (part[:, valid] for part in measure.totals(single))  # [R, P]
+    present = (numerator > 0) & (denominator > 0)  # runs may be missing
+    logs = np.log(np.divide(numerator, denominator, out=np.full_like(numerator, np.nan), where=present))
     shifts = logs - np.nanmean(logs, 0)
     squares, freedom = 0.0, 0
     wanted = min(ceil(FREEDOM / max(repeats - 1, 1)), shifts.shape[1] // STRETCH)

@@ -22,8 +22,8 @@ def rate(grid: Grid) -> Measure:
 
     def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
         typical = median(redraw(cost, picks))  # [P, T, S]
-        there = np.where(np.isnan(typical), np.nan, median(tokens)[..., None])
-        return _sum(there), _sum(there * typical)
+        weights = np.where(np.isnan(typical), np.nan, median(tokens)[..., None])
+        return _sum(weights), _sum(weights * typical)
 
     return Measure(totals, *grid.axes.size)
 
@@ -71,15 +71,15 @@ def overhead_factor(grid: Grid) -> Measure:
     return pooled(np.asarray(cycles), grid.field("target_seconds") + grid.field("drafter_seconds"), timed=True)
 
 
-def pooled(above: Array, below: Array, timed: bool = False) -> Measure:
+def pooled(numerator: Array, denominator: Array, timed: bool = False) -> Measure:
     """The ratio of two counts [P, T, R], each summed over everything."""
-    there = np.isfinite(above) & np.isfinite(below)
-    above, below = np.where(there, above, 0.0), np.where(there, below, 0.0)
+    finite = np.isfinite(numerator) & np.isfinite(denominator)
+    numerator, denominator = np.where(finite, numerator, 0.0), np.where(finite, denominator, 0.0)
 
     def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
-        return _sum(redraw(above, picks).sum(-1)), _sum(redraw(below, picks).sum(-1))
+        return _sum(redraw(numerator, picks).sum(-1)), _sum(redraw(denominator, picks).sum(-1))
 
-    return Measure(totals, len(above), above.shape[-1], timed)
+    return Measure(totals, len(numerator), numerator.shape[-1], timed)
 
 
 def cost_per_token(grid: Grid) -> Array:

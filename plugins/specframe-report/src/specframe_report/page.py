@@ -75,8 +75,8 @@ def _draw(summary: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequence[str]) -> Iterator[str]:
-    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    cycling = [entry for entry in there if entry["overall"].get("tau")]
+    entries = [entry for entry in summary["contestants"] if entry["overall"] is not None]
+    cycling = [entry for entry in entries if entry["overall"].get("tau")]
     yield f"# Bench\n\n{format_workload(summary)}.\n"
     yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
     if summary["notes"]:
@@ -85,12 +85,12 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
         yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
     elif not can_draw():
         yield f"{NO_PLOTS}\n"
-    yield from _overall(there)
+    yield from _overall(entries)
     for kind, title in (("tasks", "By task"), ("sets", "By prompt set")):
         if len(summary[kind]) > 1:
-            yield from _by_group(there, summary[kind], kind, title)
+            yield from _by_group(entries, summary[kind], kind, title)
     yield from _acceptance(cycling)
-    yield from _time(there)
+    yield from _time(entries)
     yield from _costs(cycling)
     yield from _setting(results, summary)
 

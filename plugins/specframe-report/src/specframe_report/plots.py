@@ -79,9 +79,9 @@ def draw_by_task(entries: Sequence[Entry], tasks: Sequence[str], field: str, lab
     for number, entry in enumerate(entries):
         offset = (number - (len(entries) - 1) / 2) * 0.8 / max(len(entries), 2)
         found = [dig(entry["overall"] if row == ALL else entry["tasks"].get(row), field) for row in rows]
-        there = [(row + offset, figures) for row, figures in enumerate(found) if figures]
-        figures = [figures for _, figures in there]
-        values, places = [figures["value"] for figures in figures], [place for place, _ in there]
+        points = [(row + offset, figures) for row, figures in enumerate(found) if figures]
+        figures = [figures for _, figures in points]
+        values, places = [figures["value"] for figures in figures], [place for place, _ in points]
         axes.errorbar(values, places, xerr=_errors(figures), label=_label(entry), **entry["look"] | {"ls": "none"})
     for row in range(1, len(rows)):
         axes.axhline(row - 0.5, color="0.9" if row < len(rows) - 1 else "0.5", linewidth=0.8, zorder=0)
@@ -175,10 +175,10 @@ def _iso_line(axes: Axes, cost: float) -> None:
         _note(axes, f"{cost:g}", (top * cost, top), offset=(0, 2), ha="center", va="bottom")
 
 
-def _note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int], ha: str, va: str) -> None:
+def _note(axes: Axes, text: str, position: tuple[float, float], offset: tuple[int, int], ha: str, va: str) -> None:
     axes.annotate(
         text,
-        at,
+        position,
         xytext=offset,
         textcoords="offset points",
         ha=ha,
@@ -198,8 +198,8 @@ def _errors(figures: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 def _contestants(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the contestants with figures, plain first, so that it takes the palette's black."""
-    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return sorted(there, key=lambda entry: entry["kind"] != PLAIN)
+    entries = [entry for entry in summary["contestants"] if entry["overall"] is not None]
+    return sorted(entries, key=lambda entry: entry["kind"] != PLAIN)
 
 
 def _checked(entries: Sequence[Entry]) -> list[Entry]:

@@ -45,10 +45,10 @@ def price(ours: Grid, plain: Grid) -> Price | None:
     unit = _cycle_seconds(plain) / _positive(plain.field("cycles"))
     typical = [median(part / _positive(cycles) / _positive(unit)) for part in parts]  # [P, T] each
     weight = median(cycles)
-    there = np.isfinite([*typical, weight]).all(0)
-    if not there.any():
+    finite = np.isfinite([*typical, weight]).all(0)
+    if not finite.any():
         return None
-    target, drafter, rest = (float(np.average(part[there], weights=weight[there])) for part in typical)
+    target, drafter, rest = (float(np.average(part[finite], weights=weight[finite])) for part in typical)
     nodes = float(np.nansum(ours.field("drafted")) / np.nansum(cycles))
     return Price(target, drafter, rest, nodes)
 

@@ -46,16 +46,16 @@ def paired_interval(differences: Array) -> Estimate | None:
 
 def _within(values: Array, added: Array, ends: tuple[float, float], weight: float) -> Estimate | None:
     """The mean, with the interval of the values and the `added` ones, which weigh `weight` together, cut to `ends`."""
-    there = values[np.isfinite(values)]
-    if not len(there):
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return None
-    if len(there) < 2:
-        return Estimate(float(there.mean()))
-    count = len(there) + weight
-    middle = (there.sum() + weight * added.mean()) / count
-    variance = ((there - middle) ** 2).sum() + weight * ((added - middle) ** 2).mean()
-    half = student(len(there) - 1) * sqrt(variance / count / count)
-    value = float(there.mean())
+    if len(finite) < 2:
+        return Estimate(float(finite.mean()))
+    count = len(finite) + weight
+    middle = (finite.sum() + weight * added.mean()) / count
+    variance = ((finite - middle) ** 2).sum() + weight * ((added - middle) ** 2).mean()
+    half = student(len(finite) - 1) * sqrt(variance / count / count)
+    value = float(finite.mean())
     return Estimate(
         value, float(max(min(middle - half, value), ends[0])), float(min(max(middle + half, value), ends[1]))
     )
@@ -64,7 +64,7 @@ def _within(values: Array, added: Array, ends: tuple[float, float], weight: floa
 def _by_prompt(grid: Grid) -> Array:
     """Each prompt's quality, [P]; NaN where nothing checked it."""
     cells = grid.field("quality").reshape(len(grid.axes.prompts), -1)
-    there = np.isfinite(cells)
-    counts = there.sum(1)
-    totals = np.where(there, cells, 0.0).sum(1)
+    finite = np.isfinite(cells)
+    counts = finite.sum(1)
+    totals = np.where(finite, cells, 0.0).sum(1)
     return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)

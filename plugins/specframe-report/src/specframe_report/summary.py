@@ -94,12 +94,12 @@ def find_baselines(
     contestant: Mapping[str, Any], others: Iterable[Mapping[str, Any]], runs: Mapping[str, Any]
 ) -> dict[str, str]:
     """Returns the baseline of each speedup of the contestant: the contestant of that kind that ran on its target."""
-    here = {
+    peers = {
         other["kind"]: other["name"]
         for other in others
         if other["name"] in runs and other.get("target") == contestant.get("target")
     }
-    return {figure: here[kind] for figure, kind in BASELINES.items() if kind in here}
+    return {figure: peers[kind] for figure, kind in BASELINES.items() if kind in peers}
 
 
 def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[str]]:

@@ -68,8 +68,8 @@ def overall_table(
     summary: Mapping[str, Any], literal: Callable[[str], str] = str, columns: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
     """The contestants side by side, names made `literal`: the columns' names, and a row of texts each."""
-    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return side_by_side(there, lambda entry: literal(str(entry["name"])), columns)
+    entries = [entry for entry in summary["contestants"] if entry["overall"] is not None]
+    return side_by_side(entries, lambda entry: literal(str(entry["name"])), columns)
 
 
 def side_by_side(

@@ -133,8 +133,8 @@ def _columns(boxes: list[Box], spots: list[Spot]) -> tuple[list[float], list[flo
     return lefts, widths
 
 
-def _edge(kind: str, above: Spot, spot: Spot, lefts: list[float], widths: list[float]) -> str:
-    x0, y0 = lefts[above.level] + widths[above.level], above.row * PITCH + HEIGHT / 2 + MARGIN
+def _edge(kind: str, parent: Spot, spot: Spot, lefts: list[float], widths: list[float]) -> str:
+    x0, y0 = lefts[parent.level] + widths[parent.level], parent.row * PITCH + HEIGHT / 2 + MARGIN
     x1, y1 = lefts[spot.level], spot.row * PITCH + HEIGHT / 2 + MARGIN
     bend = (x1 - x0) / 2
     curve = f"M{x0:.1f} {y0:.1f}C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"

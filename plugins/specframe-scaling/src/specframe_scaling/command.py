@@ -112,7 +112,7 @@ def scaling(
 
 def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Results:
     """The results of a trained sweep; each new measurement is kept in a file of its own."""
-    from specframe_scaling.measuring import Bench, kept, kept_passes
+    from specframe_scaling.measuring import Bench, kept_passes, load_or_make
     from specframe_scaling.points import Point, Results, Speed
 
     bench = Bench(sweep.recipe, sweep.changes, prompts)
@@ -121,7 +121,7 @@ def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Result
     for trunk in sweep.grid.trunks:
         for tokens, folder in sorted(sweep.grid.folders(trunk, sweep.out).items()):
             file = sweep.out / "points" / f"{trunk.name}-{tokens}.json"
-            points.append(kept(file, Point, partial(bench.point, folder, trunk.seed)))
+            points.append(load_or_make(file, Point, partial(bench.point, folder, trunk.seed)))
             longest.setdefault(points[-1].size, folder)
             if tokens == max(sweep.grid.tokens):
                 longest[points[-1].size] = folder
@@ -130,5 +130,5 @@ def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Result
     for size, folder in longest.items():
         for batch in batches:
             file = sweep.out / "speeds" / f"L{size[0]}-W{size[1]}-B{batch}.json"
-            speeds.append(kept(file, Speed, partial(bench.speed, folder, size, batch)))
+            speeds.append(load_or_make(file, Speed, partial(bench.speed, folder, size, batch)))
     return Results(points, speeds, kept_passes(sweep.out / "passes.json", bench, longest) if speeds else None)

@@ -29,7 +29,7 @@ class Regressors:
         middle = float(np.log10(sums.tokens).mean()), float(np.log10(sums.parameters).mean())
         return cls(middle, len(set(sums.parameters.tolist())) > 1)
 
-    def at(self, tokens: Array, parameters: Array) -> Array:
+    def design(self, tokens: Array, parameters: Array) -> Array:
         """[M, K] regressors."""
         columns = [np.ones(len(tokens)), np.log10(tokens) - self.middle[0], np.log10(parameters) - self.middle[1]]
         return np.stack(columns[: 3 if self.sized else 2], 1)
@@ -54,9 +54,9 @@ class Logit:
     def fit(cls, sums: Sums) -> Logit:
         """The maximum of the likelihood of the acceptances at each depth, by Newton's steps."""
         terms = Regressors.of(sums)
-        x = terms.at(sums.tokens, sums.parameters)
-        above = np.concatenate([sums.cycles[..., None], sums.reached[..., :-1]], -1)
-        tried = np.moveaxis(above * sums.weights[..., None], -1, 1)  # [R, D, N]
+        x = terms.design(sums.tokens, sums.parameters)
+        trials = np.concatenate([sums.cycles[..., None], sums.reached[..., :-1]], -1)
+        tried = np.moveaxis(trials * sums.weights[..., None], -1, 1)  # [R, D, N]
         right = np.moveaxis(sums.reached * sums.weights[..., None], -1, 1)
         found = np.zeros((*tried.shape[:2], x.shape[1]))
         prior = RIDGE * np.eye(x.shape[1])
@@ -72,7 +72,7 @@ class Logit:
 
     def alpha(self, tokens: Array, parameters: Array) -> Array:
         """Acceptance at each depth among the cycles that came to it: [R, D, M]."""
-        return _expit(self.coefficients @ self.terms.at(tokens, parameters).T)
+        return _expit(self.coefficients @ self.terms.design(tokens, parameters).T)
 
     def depths(self, tokens: Array, parameters: Array) -> Array:
         """Tau of the tree cut below each depth: [R, D, M]."""
@@ -101,14 +101,14 @@ class Linear:
     def fit(cls, sums: Sums) -> Linear:
         """Least squares."""
         terms = Regressors.of(sums)
-        x = terms.at(sums.tokens, sums.parameters)
+        x = terms.design(sums.tokens, sums.parameters)
         square = np.einsum("rn,nk,nl->rkl", sums.weights, x, x) + 1e-12 * np.eye(x.shape[1])
         found = np.linalg.solve(square, ((sums.weights * sums.tau) @ x)[..., None])[..., 0]
         return cls(terms, found)
 
     def tau(self, tokens: Array, parameters: Array) -> Array:
         """Tau at these places: [R, M]."""
-        found: Array = self.coefficients @ self.terms.at(tokens, parameters).T
+        found: Array = self.coefficients @ self.terms.design(tokens, parameters).T
         return found
 
     def words(self) -> str:
@@ -128,7 +128,7 @@ class Saturating:
     def fit(cls, sums: Sums) -> Saturating:
         """Least squares, from a fit whose limit is the length of the longest path."""
         terms = Regressors.of(sums)
-        x = terms.at(sums.tokens, sums.parameters)
+        x = terms.design(sums.tokens, sums.parameters)
         most = 1 + sums.reached.shape[-1]
         found = []
         start: Array | None = None
@@ -149,7 +149,7 @@ class Saturating:
 
     def tau(self, tokens: Array, parameters: Array) -> Array:
         """Tau at these places: [R, M]."""
-        power = self.coefficients[:, 1:] @ self.terms.at(tokens, parameters).T
+        power = self.coefficients[:, 1:] @ self.terms.design(tokens, parameters).T
         found: Array = self.coefficients[:, :1] - np.exp(np.clip(power, -50, 50))
         return found
 
@@ -182,14 +182,14 @@ class Judged:
 def judge(sums: Sums) -> list[Judged]:
     """The laws, the one with the least error at the points that were held out first."""
     most = sums.tokens > 0.9 * sums.tokens.max()
-    seen, held = sums.only(~most), sums.only(most)
+    seen, held_out = sums.only(~most), sums.only(most)
     measured = Sums(seen.tokens, seen.parameters, seen.cycles[:1], seen.reached[:1], seen.weights[:1])
-    largest = held.parameters == held.parameters.max()
+    largest = held_out.parameters == held_out.parameters.max()
     found = []
     for fit in LAWS:
-        off = fit(measured).tau(held.tokens, held.parameters)[0] / held.tau[0] - 1
-        top = held.tau[0][largest].mean()
-        error = fit(measured).tau(held.tokens[largest][:1], held.parameters[largest][:1])[0, 0] / top - 1
+        off = fit(measured).tau(held_out.tokens, held_out.parameters)[0] / held_out.tau[0] - 1
+        top = held_out.tau[0][largest].mean()
+        error = fit(measured).tau(held_out.tokens[largest][:1], held_out.parameters[largest][:1])[0, 0] / top - 1
         found.append(Judged(fit(sums), float(np.abs(off).mean()), abs(float(error))))
     return sorted(found, key=lambda judged: judged.held_out)
 

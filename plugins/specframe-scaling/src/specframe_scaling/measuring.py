@@ -128,7 +128,7 @@ def time_cycles(pipeline: Pipeline, prompts: Sequence[str | list[int]]) -> Timed
     )
 
 
-def kept(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind:
+def load_or_make(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind:
     """The object in a file, or a new one, which is then written there."""
     if path.exists():
         return kind(**json.loads(path.read_text(encoding="utf-8")))

@@ -50,7 +50,7 @@ class Planner:
         found: Array = 1 + shares * (self.law.tau(*place) - 1)
         return found
 
-    def at(self, size: Size, tokens: float, batch: int) -> PlannedDrafter:
+    def plan(self, size: Size, tokens: float, batch: int) -> PlannedDrafter:
         """The best depth of drafts for a size and batch. Raises InputError where the batch was not timed."""
         speed = self.speed(size, batch)
         taus = self.depths(size, tokens)[:, : len(speed.nodes)]
@@ -88,7 +88,7 @@ class Planner:
 
     def best(self, tokens: Callable[[Size], float], batch: int) -> PlannedDrafter:
         """The choice of the most tokens a second at a batch, given the tokens that each size can be trained on."""
-        choices = [self.at(size, tokens(size), batch) for size in self.results.sizes()]
+        choices = [self.plan(size, tokens(size), batch) for size in self.results.sizes()]
         return max(choices, key=lambda choice: choice.speedup)
 
     def within(self, seconds: float) -> Callable[[Size], float]:
@@ -107,7 +107,7 @@ class Planner:
 
     def last_gain(self, choice: PlannedDrafter) -> float | None:
         """The batch beyond which a drafter makes nothing faster, between the timed ones; None where all gain."""
-        found = [(batch, self.at(choice.size, choice.tokens, batch).speedup) for batch in self.batches]
+        found = [(batch, self.plan(choice.size, choice.tokens, batch).speedup) for batch in self.batches]
         for (less, before), (more, after) in zip([(0, 2.0), *found], found, strict=False):
             if after <= 1:
                 if less == 0:

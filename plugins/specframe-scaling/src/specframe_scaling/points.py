@@ -79,7 +79,7 @@ class Passes:
     draft: dict[str, float]
     """A drafter's, by the name of its size."""
 
-    def at(self, nodes: float) -> float:
+    def cost(self, nodes: float) -> float:
         """The seconds of the target's pass: on a line between timed sizes, beyond them by the rise of the last half."""
         most = self.nodes[-1]
         if nodes <= most:

@@ -101,7 +101,7 @@ class ScalingReport:
         )
 
     def _rest(self, best: PlannedDrafter, batches: Sequence[int], tokens: object) -> str:
-        found = [self.planner.at(best.size, best.tokens, batch) for batch in batches]
+        found = [self.planner.plan(best.size, best.tokens, batch) for batch in batches]
         others = "; ".join(f"batch {each.batch}: {gain(each)}, {counted(each.depth, 'level')}" for each in found)
         last = self.planner.last_gain(best)
         if last is None:

@@ -40,7 +40,7 @@ class Knee:
         off = np.abs(a + b * np.minimum(x, knee) - y) / y
         return cls(float(a), float(b), float(2**knee), float(off.mean()))
 
-    def at(self, batch: float) -> float:
+    def rate(self, batch: float) -> float:
         """Tokens a second at a batch."""
         return self.a + self.b * float(np.log2(min(batch, self.knee)))
 
@@ -51,8 +51,8 @@ def predict(passes: Passes, speed: Speed, rest: float) -> float:
     A drafter's pass grows with the rows as the target's does.
     """
     nodes = speed.batch * (1 + sum(speed.nodes))
-    draft = passes.draft[name_of((speed.layers, speed.width))] * passes.at(speed.batch) / passes.at(1)
-    return speed.batch * speed.tau / (passes.at(nodes) + len(speed.nodes) * draft + rest)
+    draft = passes.draft[name_of((speed.layers, speed.width))] * passes.cost(speed.batch) / passes.cost(1)
+    return speed.batch * speed.tau / (passes.cost(nodes) + len(speed.nodes) * draft + rest)
 
 
 def predictions(passes: Passes, speeds: Sequence[Speed]) -> list[float]:
@@ -71,5 +71,5 @@ def cycle_seconds(speed: Speed, depth: int, passes: Passes | None = None) -> flo
         rise = (speed.target_seconds - min(speed.plain_seconds, speed.target_seconds)) / max(whole, 1e-9)
         target = speed.target_seconds - rise * (whole - cut)
     else:
-        target = speed.target_seconds * passes.at(speed.batch * (1 + cut)) / passes.at(speed.batch * (1 + whole))
+        target = speed.target_seconds * passes.cost(speed.batch * (1 + cut)) / passes.cost(speed.batch * (1 + whole))
     return target + depth * speed.draft_seconds + speed.other_seconds

@@ -27,7 +27,7 @@ class Joined:
 
     name: str
     summary: str
-    kept: Path
+    own_folder: Path
     """The folder of its own weights, configuration and processor."""
     base: Path
     """The folder of the decoder."""
@@ -38,7 +38,7 @@ class Joined:
     def folder(self) -> Path:
         """Cache folder of the whole model, another one for other files."""
         digest = hashlib.sha256()
-        for file in sorted(self.kept.iterdir()):
+        for file in sorted(self.own_folder.iterdir()):
             digest.update(file.read_bytes())
         return cache_folder() / "models" / f"{self.name}-{digest.hexdigest()[:12]}"
 
@@ -49,10 +49,10 @@ class Joined:
     def _make(self, folder: Path) -> None:
         from safetensors.torch import load_file, save_file  # torch, which listing models must not import
 
-        for file in self.kept.iterdir():
+        for file in self.own_folder.iterdir():
             if file.name != OWN:
                 shutil.copy(file, folder)
-        own = load_file(self.kept / OWN)
+        own = load_file(self.own_folder / OWN)
         shared: dict[str, Tensor] = {}
         for file in sorted(self.base.glob("*.safetensors")):
             shared |= {self.prefix + name: weight for name, weight in load_file(file).items()}
@@ -70,7 +70,7 @@ class Joined:
                 whole[name] = (weight.float() + added).to(weight.dtype)
             else:
                 whole[name] = weight
-        config = json.loads((self.kept / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((self.own_folder / "config.json").read_text(encoding="utf-8"))
         text = config["text_config"]
         rows = whole[f"{self.prefix}model.embed_tokens.weight"]
         more = rows[text["pad_token_id"]].expand(text["vocab_size"] - len(rows), -1)

@@ -139,8 +139,8 @@ class Foreign:
 
     def children(self, choose: Choose, context: Outcome, branch: list[Node], width: int) -> list[Node]:
         """The drafted children below a branch."""
-        above = branch[-1].path if branch else ()
-        law = self.q((*context, *above))
+        prefix = branch[-1].path if branch else ()
+        law = self.q((*context, *prefix))
         found = []
         for _ in range(min(width, len(law)) if self.draw is not Draw.IID else width):
             if self.draw is Draw.TOP:
@@ -148,7 +148,7 @@ class Foreign:
                 recorded = tuple(float(i == token) for i in range(len(law)))
             else:
                 token, recorded = choose(law), law
-            found.append(Node((*above, token), recorded))
+            found.append(Node((*prefix, token), recorded))
             if self.draw is not Draw.IID:
                 rest = [0.0 if i == token else x for i, x in enumerate(law)]
                 total = sum(rest)

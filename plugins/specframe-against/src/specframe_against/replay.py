@@ -55,8 +55,8 @@ class BranchReplay:
                     f"one branch drew {MOST_CHOICES} times: a loop that draws until something happens has no end to "
                     "enumerate; write a wrapper that draws once from what the loop amounts to, by torch.multinomial"
                 )
-            kept = math.fsum(w for _, w in options)
-            self.lost.append(self.weight * (1 - kept) if len(options) < len(weights) and kept < 1 else 0.0)
+            mass = math.fsum(w for _, w in options)
+            self.lost.append(self.weight * (1 - mass) if len(options) < len(weights) and mass < 1 else 0.0)
             self._path.append(_Fork(len(options), options))
         fork = self._path[self._position]
         if fork.total != len(options):

@@ -21,7 +21,7 @@ class Uniform:
         self.replay = replay
         self._low, self._high = 0.0, 1.0
 
-    def below(self, threshold: float) -> bool:
+    def is_less_than(self, threshold: float) -> bool:
         """Returns whether the number is below the threshold; forks the run when both are possible."""
         cut = min(max(threshold, self._low), self._high)
         if self._high <= self._low:
@@ -43,12 +43,12 @@ class Term:
     def __init__(self, uniform: Uniform, scale: float = 1.0, shift: float = 0.0) -> None:
         self.uniform, self.scale, self.shift = uniform, scale, shift
 
-    def below(self, threshold: float) -> bool:
+    def is_less_than(self, threshold: float) -> bool:
         """Returns whether the term is below the threshold."""
         if self.scale == 0:
             return self.shift < threshold
         cut = (threshold - self.shift) / self.scale
-        return self.uniform.below(cut) if self.scale > 0 else not self.uniform.below(cut)
+        return self.uniform.is_less_than(cut) if self.scale > 0 else not self.uniform.is_less_than(cut)
 
     def scaled(self, scale: float, shift: float) -> Term:
         """scale * self + shift."""
@@ -156,12 +156,12 @@ class LazyTensor:
     to = cpu = cuda = double = half = clone = detach = contiguous = numpy = type_as = _same
 
     def __lt__(self, other: Any) -> Tensor:
-        return self._compare(other, below=True)
+        return self._compare(other, less=True)
 
     __le__ = __lt__  # equality has probability 0
 
     def __gt__(self, other: Any) -> Tensor:
-        return self._compare(other, below=False)
+        return self._compare(other, less=False)
 
     __ge__ = __gt__
 
@@ -201,9 +201,9 @@ class LazyTensor:
     def __getattr__(self, name: str) -> Any:
         return lacking(name, self._same, "a random number, whose distribution cannot be enumerated")
 
-    def _compare(self, other: Any, below: bool) -> Tensor:
+    def _compare(self, other: Any, less: bool) -> Tensor:
         terms, numbers = np.broadcast_arrays(self.terms, _numbers(other))
-        found = [term.below(float(x)) == below for term, x in zip(terms.flat, numbers.flat, strict=True)]
+        found = [term.is_less_than(float(x)) == less for term, x in zip(terms.flat, numbers.flat, strict=True)]
         return torch.tensor(found, dtype=torch.bool).reshape(terms.shape)
 
     def _affine(self, other: Any, make: Change) -> LazyTensor:

@@ -47,13 +47,13 @@ class BoundedDivergence:
 
         whole = cache(tree.whole)  # made once, by the first node's vocabulary
 
-        def agreed(at: Tensor) -> Tensor:
-            p = laws.after(at)  # [B, V]
+        def agreed(node: Tensor) -> Tensor:
+            p = laws.after(node)  # [B, V]
             known = whole(p.shape[-1])
             if known.q is None or known.q_row is None:
                 return torch.zeros_like(tree.valid)
-            first = ((tree.parent == at[:, None]) & tree.valid).byte().argmax(1)  # [B]
-            rows = torch.arange(len(at), device=at.device)
+            first = ((tree.parent == node[:, None]) & tree.valid).byte().argmax(1)  # [B]
+            rows = torch.arange(len(node), device=node.device)
             q = known.q[rows, known.q_row[rows, first].clamp(min=0)].to(p.dtype)
             gap = (q * (q / p).log()).where(q > 0, 0).sum(-1)  # [B], infinite where p excludes what q may draw
             return (gap < self.limit)[:, None].expand_as(tree.valid) & (p.gather(1, tree.tokens.clamp(min=0)) > 0)

@@ -120,8 +120,8 @@ def operating(scores: Tensor, right: Tensor, share: float, numbers: Sequence[int
 
 def area(scores: Tensor, right: Tensor) -> float:
     """The chance that a right one has a higher score than a wrong one, ties counted half."""
-    above = (scores[right][:, None] - scores[~right][None]).sign()
-    return float((above + 1).mean() / 2)
+    signs = (scores[right][:, None] - scores[~right][None]).sign()
+    return float((signs + 1).mean() / 2)
 
 
 def _folds(numbers: Sequence[int], seed: int) -> Tensor:
@@ -136,9 +136,9 @@ def _out_of_fold(features: Tensor, harmless: Tensor, fold: Tensor, penalty: floa
     """The logits of every label under a head that was fitted to the other parts, [L]."""
     logits = torch.zeros_like(harmless)
     for part in fold.unique().tolist():
-        here = fold == part
-        if here.all():
+        held_out = fold == part
+        if held_out.all():
             return logits
-        head = logistic_regression(features[~here], harmless[~here], penalty).double()
-        logits[here] = torch.logit(head(features[here]).double().clamp(1e-12, 1 - 1e-12))
+        head = logistic_regression(features[~held_out], harmless[~held_out], penalty).double()
+        logits[held_out] = torch.logit(head(features[held_out]).double().clamp(1e-12, 1 - 1e-12))
     return logits

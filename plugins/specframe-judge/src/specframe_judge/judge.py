@@ -81,7 +81,7 @@ class Judge:
         if self.head is None:
             raise InputError("judge: bind it to a target first")
         harmless = self.head(laws.features(self.tap)) > self.threshold if tree.levels else tree.valid  # [B, N]
-        return walk(tree, laws, random, lambda at: harmless)
+        return walk(tree, laws, random, lambda node: harmless)
 
 
 def _alternating(width: int) -> LinearHead:

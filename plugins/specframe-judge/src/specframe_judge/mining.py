@@ -90,8 +90,8 @@ class _Trial:
         wanted = self.most - len(self.labels)
         if not self.left or wanted < 1 or not self.solved:
             return False
-        at = self.dice.randrange(max(len(self.left) // wanted, 1))
-        self.tried, self.left = self.left[at], self.left[at + 1 :]
+        index = self.dice.randrange(max(len(self.left) // wanted, 1))
+        self.tried, self.left = self.left[index], self.left[index + 1 :]
         self.start = [*self.answer[: self.tried.place], self.tried.token]
         self.found = []
         return True
@@ -174,12 +174,12 @@ def refusal_of(cycle: Cycle, row: int, entry: Entry, tap: str, start: int) -> Re
     """
     verdict, draft = cycle.verdict, cycle.draft
     path = [node for node in verdict.path[row].tolist() if node >= 0]
-    at, wanted = [0, *path][-1], int(verdict.bonus[row])
-    children = ((draft.parent[row] == at) & draft.valid[row]).nonzero()[:, 0]
+    parent, wanted = [0, *path][-1], int(verdict.bonus[row])
+    children = ((draft.parent[row] == parent) & draft.valid[row]).nonzero()[:, 0]
     accepted = draft.tokens[row, path].tolist()
     if not len(children) or entry.ended not in (None, "end") or not entry.request.ends.isdisjoint(accepted):
         return None
     token = int(draft.tokens[row, children[0]])
-    surprise = -float(torch.log_softmax(cycle.scores.logits[row, at].float(), -1)[token])
+    surprise = -float(torch.log_softmax(cycle.scores.logits[row, parent].float(), -1)[token])
     feature = cycle.scores.features[tap][row, children[0]].to("cpu", torch.float32, copy=True)
     return Refused(start + len(entry.tokens) - 1, token, wanted, surprise, feature)

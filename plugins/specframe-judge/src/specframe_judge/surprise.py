@@ -43,8 +43,8 @@ class Surprise:
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; laws and logits on the way are asked for."""
 
-        def plausible(at: Tensor) -> Tensor:
-            logits = laws.logits(at).float()  # [B, V]
+        def plausible(node: Tensor) -> Tensor:
+            logits = laws.logits(node).float()  # [B, V]
             return logits.logsumexp(-1, keepdim=True) - logits.gather(1, tree.tokens.clamp(min=0)) < self.limit
 
         return walk(tree, laws, random, plausible)

@@ -29,15 +29,15 @@ def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) ->
     without one, the most probable child under the target's logits of those that `judge` lets pass, on a tie the first;
     without any, the row stops and the drawn token is its bonus.
     """
-    at = tree.parent.new_zeros(len(tree.parent))  # [B]
-    moving = torch.ones_like(at, dtype=torch.bool)
-    bonus = random.categorical(laws.after(at))  # [B]
+    node = tree.parent.new_zeros(len(tree.parent))  # [B]
+    moving = torch.ones_like(node, dtype=torch.bool)
+    bonus = random.categorical(laws.after(node))  # [B]
     path: list[Tensor] = []
     for _ in range(tree.levels):
-        children = (tree.parent == at[:, None]) & tree.valid & moving[:, None]  # [B, N]
+        children = (tree.parent == node[:, None]) & tree.valid & moving[:, None]  # [B, N]
         own = children & (tree.tokens == bonus[:, None])
-        logits = laws.logits(at).gather(1, tree.tokens.clamp(min=0)).clamp(min=FLOOR)  # [B, N]
-        fine = children & judge(at)
+        logits = laws.logits(node).gather(1, tree.tokens.clamp(min=0)).clamp(min=FLOOR)  # [B, N]
+        fine = children & judge(node)
         likeliest = logits.where(fine, -torch.inf).argmax(1)
         found = own.any(1)
         child = own.byte().argmax(1).where(found, likeliest)
@@ -45,11 +45,11 @@ def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) ->
         path.append(child.where(moving, -1))
         if not moving.any():
             break
-        at = child.where(moving, 0)
-        law = laws.after(at)
+        node = child.where(moving, 0)
+        law = laws.after(node)
         # A row that has stopped draws from a law of one option: in a certificate a draw is a fork.
         law = law.where(moving[:, None], torch.arange(law.shape[1], device=law.device) == 0)
         bonus = random.categorical(law).where(moving, bonus)
-    path += [at.new_full(at.shape, -1)] * (tree.levels - len(path))
-    nodes = torch.stack(path, 1) if path else at.new_zeros(len(at), 0)  # [B, A]
+    path += [node.new_full(node.shape, -1)] * (tree.levels - len(path))
+    nodes = torch.stack(path, 1) if path else node.new_zeros(len(node), 0)  # [B, A]
     return Verdict(path=nodes, length=(nodes >= 0).sum(1), bonus=bonus)

@@ -45,11 +45,11 @@ class Typical:
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the token after it, given the target's law after every node, p [B, N, V]."""
         p = laws.all
-        above = tree.parent.clamp(min=0)  # [B, N]
+        parent = tree.parent.clamp(min=0)  # [B, N]
         entropy = -(p * (p + 1e-5).log()).sum(-1)  # [B, N]
-        threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon).gather(1, above)  # [B, N]
+        threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon).gather(1, parent)  # [B, N]
         # p at a node's parent and its token, without a copy of p per node
-        share = p.flatten(1).gather(1, above * p.shape[-1] + tree.tokens)  # [B, N]
+        share = p.flatten(1).gather(1, parent * p.shape[-1] + tree.tokens)  # [B, N]
         fine = tree.valid & (share > threshold)
         fine[:, 0] = True
         seen = tree.ancestors  # [B, N, N]

@@ -53,19 +53,19 @@ class Forked:
         return torch.stack([self._ask(text, *pair) for text, *pair in zip(texts, tokens, scores, strict=True)])
 
     def _ask(self, text: Text, tokens: Tensor, scores: Tensor) -> Tensor:
-        above = self._above(text, tokens, scores)
-        if above is not None and above.processor is None:
-            self._asked[text] = above  # after a banned token: never reached
+        parent = self._parent(text, tokens, scores)
+        if parent is not None and parent.processor is None:
+            self._asked[text] = parent  # after a banned token: never reached
             return scores
-        if above is None:
+        if parent is None:
             self._try(tokens, scores)
-        processor = fork(self._first if above is None else above.processor)
+        processor = fork(self._first if parent is None else parent.processor)
         try:
             answer = self._call(processor, tokens, scores)
         except InputError:
             raise
         except Exception as error:
-            if above is None or above.allowed[text[-1]]:
+            if parent is None or parent.allowed[text[-1]]:
                 raise InputError(f"{self._name} failed: {type(error).__name__}: {error}") from error
             processor, answer = None, scores
         self._asked[text] = _Asked(processor, answer > -torch.inf)
@@ -84,7 +84,7 @@ class Forked:
             raise InputError(f"{self._name} gives two answers to one question, which no draft can be verified by")
         require_copies(twins[0])
 
-    def _above(self, text: Text, tokens: Tensor, scores: Tensor) -> _Asked | None:
+    def _parent(self, text: Text, tokens: Tensor, scores: Tensor) -> _Asked | None:
         """The processor as it was asked about the text before the last token; None for the first text of all."""
         known = self._asked.get(text[:-1])
         if known is not None or not self._asked:

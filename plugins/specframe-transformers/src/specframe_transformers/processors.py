@@ -163,11 +163,11 @@ class PrefixConstraint:
     def _ask(self, text: Tensor) -> bool:
         """Returns whether there is an answer for a text, or no need of one."""
         known = tuple(text.tolist())
-        above = self._answers.get(known[:-1])
+        parent_answer = self._answers.get(known[:-1])
         try:
             self._answers[known] = list(self._allowed(self._row, text))
         except Exception:
-            if above is None or known[-1] in above:
+            if parent_answer is None or known[-1] in parent_answer:
                 raise
             self._answers[known] = []
-        return bool(self._answers[known]) or above is None or known[-1] in above
+        return bool(self._answers[known]) or parent_answer is None or known[-1] in parent_answer

@@ -43,14 +43,14 @@ class Beam:
         forecast = Forecast(expand, growth)
         beam = torch.zeros_like(root)[:, None]  # [B, W], in the order of drawing
         mass = torch.ones_like(beam, dtype=torch.float64)  # [B, W], the law of the path to each
-        above: Tensor | None = None
+        parent_index: Tensor | None = None
         while growth.levels < self.depth:
-            logits, _ = forecast.below(beam, above)
+            logits, _ = forecast.below(beam, parent_index)
             law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
-            above, tokens, mass = draw_level(law, mass, self.width, context.random)
+            parent_index, tokens, mass = draw_level(law, mass, self.width, context.random)
             draw = Draw.WITHOUT_REPLACEMENT
-            growth.add(tokens, beam.gather(1, above), draw, valid=tokens >= 0, q_rows=above + row)
+            growth.add(tokens, beam.gather(1, parent_index), draw, valid=tokens >= 0, q_rows=parent_index + row)
             beam = torch.arange(growth.size - self.width, growth.size, device=root.device).expand_as(tokens)
         return growth.tree
 
@@ -75,7 +75,7 @@ def draw_level(law: Tensor, mass: Tensor, count: int, random: RandomSource) -> t
     # What all parents from the next new one on have, those beyond the beam included: [B, W] by the next.
     fresh = torch.maximum(1 - (mass.cumsum(1) - mass), mass).masked_fill(mass <= 0, 0)
     new = torch.zeros_like(rows)  # [B] the next new parent
-    above, tokens, masses = [], [], []
+    parent_indices, tokens, masses = [], [], []
     for _ in range(count):
         weights = started * rest + fresh * (place == new[:, None])
         total = weights.sum(1)  # [B]
@@ -86,7 +86,7 @@ def draw_level(law: Tensor, mass: Tensor, count: int, random: RandomSource) -> t
         rest[rows, parent] = left[rows, parent].sum(-1)
         started[rows, parent] = mass[rows, parent]
         new = new + (parent == new)
-        above.append(parent)
+        parent_indices.append(parent)
         tokens.append(token.where(alive, -1))
         masses.append((mass[rows, parent] * law[rows, parent, token]).where(alive, 0))
-    return torch.stack(above, 1), torch.stack(tokens, 1), torch.stack(masses, 1)
+    return torch.stack(parent_indices, 1), torch.stack(tokens, 1), torch.stack(masses, 1)

@@ -59,21 +59,21 @@ class DySpec:
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
         number = beam - 1  # [B, W] the slot that each of them is
         value = torch.ones_like(beam, dtype=torch.float64)  # [B, W] the law of the path to each
-        above: Tensor | None = None
+        parent_index: Tensor | None = None
         for _ in range(self.depth):
-            logits, _ = forecast.below(beam, above)
+            logits, _ = forecast.below(beam, parent_index)
             law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
             tokens, values = slots.draw(law, value, number, row, self.width, context.random)  # [B, C], [B, C]
             if growth.levels + 1 == self.depth:
                 break
             best = largest(values, self.width)  # [B, W']
-            above = best % beam.shape[1]
+            parent_index = best % beam.shape[1]
             value = values.gather(1, best)
-            rows = above + row
+            rows = parent_index + row
             valid = value > 0
             draw = Draw.WITHOUT_REPLACEMENT
-            growth.add(tokens.gather(1, best), beam.gather(1, above), draw, valid=valid, q_rows=rows)
+            growth.add(tokens.gather(1, best), beam.gather(1, parent_index), draw, valid=valid, q_rows=rows)
             beam = torch.arange(growth.size - best.shape[1], growth.size, device=root.device).expand_as(best)
             number = best + slots.count - values.shape[1]
         laws = growth.tree.q
@@ -91,7 +91,7 @@ class SearchSlots:
         """Slots so far: the number the next one will get."""
         self._values = torch.zeros(batch, 0, dtype=torch.float64, device=device)  # [B, S]
         self._tokens: list[Tensor] = []
-        self._above: list[Tensor] = []
+        self._parents: list[Tensor] = []
         self._rows: list[Tensor] = []
 
     def draw(
@@ -118,7 +118,7 @@ class SearchSlots:
             tokens.append(token.where(drawn, 0))
             values.append((worth * chance).where(drawn, 0))
             worth = (worth * (1 - chance)).where(drawn & (rest > 0), 0)
-            self._above.append(number)
+            self._parents.append(number)
             self._rows.append(rows)
         self._tokens += tokens
         self.count = self._values.shape[1]
@@ -132,16 +132,16 @@ class SearchSlots:
         chosen, order = (best + self.count * ~real).sort(1)
         real = real.gather(1, order)
         if self.threshold:
-            kept = int(real.sum(1).max())
-            chosen, real = chosen[:, :kept].contiguous(), real[:, :kept]
+            most = int(real.sum(1).max())
+            chosen, real = chosen[:, :most].contiguous(), real[:, :most]
         slot = chosen % self.count
-        above = torch.cat(self._above, 1).gather(1, slot)
+        parent = torch.cat(self._parents, 1).gather(1, slot)
         tokens = torch.cat(self._tokens, 1).gather(1, slot)
         tokens = torch.cat([root[:, None], tokens.where(real, 0)], 1)
         pad = torch.nn.functional.pad
         return TokenTree(
             tokens=tokens,
-            parent=pad(torch.searchsorted(chosen, above, right=True), (1, 0), value=-1),
+            parent=pad(torch.searchsorted(chosen, parent, right=True), (1, 0), value=-1),
             valid=pad(real, (1, 0), value=True),
             draw=torch.full_like(tokens, Draw.WITHOUT_REPLACEMENT),
             levels=min(depth, self.budget),

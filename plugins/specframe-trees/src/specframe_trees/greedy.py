@@ -39,9 +39,9 @@ class Greedy:
         while growth.levels < len(self.widths):
             logits = expand(Frontier(growth.tree, beam)).whole.logits  # [B, F, K, V]
             block = logits.unbind(2)[: len(self.widths) - growth.levels]
-            for ahead in block:
-                each = beam.shape[1] // ahead.shape[1]  # nodes of this level below one frontier node
-                beam = self._add(growth, ahead.repeat_interleave(each, 1), beam, context)
+            for level_logits in block:
+                each = beam.shape[1] // level_logits.shape[1]  # nodes of this level below one frontier node
+                beam = self._add(growth, level_logits.repeat_interleave(each, 1), beam, context)
         return growth.tree
 
     def _add(self, growth: Growth, logits: Tensor, parents: Tensor, context: Context) -> Tensor:

@@ -83,7 +83,7 @@ class ContextArray:
         wanted = np.asarray(tail[-REACH:], dtype=LITTLE).tobytes()[::-1]
         place = self._place(wanted)
         around = self._places[max(place - 1, 0) : place + 1].tolist()
-        length = max((_common(self._read(at), wanted) for at in around), default=0)
+        length = max((_common(self._read(start), wanted) for start in around), default=0)
         if length < max(least, 1):
             return SuffixMatch(0, 0, 0)
         part = wanted[: WIDTH * length]

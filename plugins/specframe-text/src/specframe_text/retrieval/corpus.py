@@ -144,11 +144,11 @@ def _joined(arrays: dict[str, ContextArray], added: ContextArray, limit: int | N
     The last arrays are merged while they are small, or not twice as large as the next.
     """
     names = files.new_names(arrays)
-    kept = _shortened(arrays | {next(names): added}, limit, names)
-    last = [kept.popitem()[1]]
-    while kept and len(kept[next(reversed(kept))]) < max(SMALL, 2 * sum(map(len, last))):
-        last.insert(0, kept.popitem()[1])
-    return kept | {next(names): ContextArray.join(last) if len(last) > 1 else last[0]}
+    remaining = _shortened(arrays | {next(names): added}, limit, names)
+    last = [remaining.popitem()[1]]
+    while remaining and len(remaining[next(reversed(remaining))]) < max(SMALL, 2 * sum(map(len, last))):
+        last.insert(0, remaining.popitem()[1])
+    return remaining | {next(names): ContextArray.join(last) if len(last) > 1 else last[0]}
 
 
 def _shortened(arrays: dict[str, ContextArray], limit: int | None, names: Iterator[str]) -> dict[str, ContextArray]:
@@ -156,12 +156,12 @@ def _shortened(arrays: dict[str, ContextArray], limit: int | None, names: Iterat
     size = sum(map(len, arrays.values()))
     if limit is None or size <= limit:
         return arrays
-    kept: dict[str, ContextArray] = {}
+    remaining: dict[str, ContextArray] = {}
     excess = size - limit * 7 // 8  # more than it must, so that the next appends drop nothing
     for name, array in arrays.items():
         if excess <= 0:
-            kept[name] = array
+            remaining[name] = array
         elif len(rest := array.without(excess)):
-            kept[next(names)] = rest
+            remaining[next(names)] = rest
         excess -= len(array)
-    return kept
+    return remaining

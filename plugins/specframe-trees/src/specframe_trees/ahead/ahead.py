@@ -142,7 +142,7 @@ class Ahead:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """The chains that are ready, below root [B]: the rows that have none get the root alone."""
-        return self._ready.below(root, self.draw)
+        return self._ready.to_tree(root, self.draw)
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
         """Drafts chains after a draft, below each guess of the token that will follow it."""

@@ -37,7 +37,7 @@ class Chains:
         """No chain for the rows of a tensor [B]."""
         return cls(like.new_zeros(len(like), 0, dtype=torch.int64), like.new_zeros(len(like), 0, dtype=torch.bool))
 
-    def below(self, root: Tensor, draw: Draw) -> TokenTree:
+    def to_tree(self, root: Tensor, draw: Draw) -> TokenTree:
         """The chains as a draft below root [B]."""
         if not self.valid.any():
             return TokenTree.root_only(root)
@@ -109,9 +109,9 @@ class After:
         nodes = _nodes(draft, growth.size, tokens.shape[1])
         growth.add(tokens, self._ends, valid=real)
         for _ in range(self._window):
-            below = _nodes(draft, growth.size, tokens.shape[1])
+            children = _nodes(draft, growth.size, tokens.shape[1])
             self._lengthen(growth, nodes, _one_level(expand(Frontier(growth.tree, nodes))), context)
-            nodes = below
+            nodes = children
         return growth.tree
 
     def drafted(self, tree: TokenTree) -> Prepared | None:
@@ -158,8 +158,8 @@ class After:
             return
         law = context.sampling.law(proposal.whole.logits[:, :, 0], growth.tree, nodes)  # [B, M, V]
         first = growth.record(law)
-        above = growth.tree.valid.gather(1, nodes)
-        tokens = context.random.categorical(one_of(law, above.to(law.dtype)))  # a draw that is not used is no fork
+        valid = growth.tree.valid.gather(1, nodes)
+        tokens = context.random.categorical(one_of(law, valid.to(law.dtype)))  # a draw that is not used is no fork
         rows = torch.arange(first, first + nodes.shape[1], device=nodes.device).expand_as(nodes)
         growth.add(tokens, nodes, self._draw, q_rows=rows)
 

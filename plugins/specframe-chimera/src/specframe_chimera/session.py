@@ -136,12 +136,12 @@ class States(RowSession):
         tree, node = frontier.tree, frontier.nodes
         size = self.recent.shape[1]
         recent = self.recent.flip(1)  # [B, n], the root first
-        above = torch.zeros_like(node)  # how far above the root a climb has come
+        offset = torch.zeros_like(node)  # how far above the root a climb has come
         tokens = []
         for _ in range(size):
-            older = recent.gather(1, above)
+            older = recent.gather(1, offset)
             tokens.append(torch.where(node == 0, older, tree.tokens.gather(1, node)))
-            above = (above + (node == 0)).clamp(max=size - 1)
+            offset = (offset + (node == 0)).clamp(max=size - 1)
             node = tree.parent.gather(1, node).clamp(min=0)
         drafted = (frontier.nodes > 0) & tree.valid.gather(1, frontier.nodes)
         return torch.where(drafted[..., None], torch.stack(tokens[::-1], 2), NOTHING)

@@ -68,13 +68,13 @@ class CSRA:
         total, end = views.new_zeros(()), len(targets)
         for count in student.level[place].bincount().tolist()[1:]:
             start, end = end, end + count
-            queries, here = views[start:end], spot[start - len(targets) : end - len(targets)]
+            queries, positions = views[start:end], spot[start - len(targets) : end - len(targets)]
             alike = queries @ views[:end].T / self.temperature  # [n, T + n + all earlier]
             alike.diagonal(start).fill_(-torch.inf)  # a query is neither view nor negative of itself
-            found = (queries * mine[here]).sum(1) / seen[here] / self.temperature
+            found = (queries * mine[positions]).sum(1) / seen[positions] / self.temperature
             total = total + (alike.logsumexp(1) - found).sum()
-            mine = mine.index_add(0, here, queries)
-            seen = seen.index_add(0, here, seen.new_ones(count))
+            mine = mine.index_add(0, positions, queries)
+            seen = seen.index_add(0, positions, seen.new_ones(count))
         return total
 
 

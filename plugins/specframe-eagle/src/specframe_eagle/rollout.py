@@ -67,8 +67,8 @@ class TrainingTimeTest:
         hidden = torch.cat([made.hidden for made in steps], 1)  # [B, steps n, 1, H]
         features = torch.cat([made.features for made in steps if made.features is not None], 1)
         predicted = replace(steps[0], hidden=hidden, features=features)
-        below = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
-        place = index.repeat(self.steps) + 1 + below
+        depth = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
+        place = index.repeat(self.steps) + 1 + depth
         position = place.clamp(max=n).expand(batch, -1)
         read = model.frozen_head(predicted)
         return LazyStudent(
@@ -76,7 +76,7 @@ class TrainingTimeTest:
             logits=None if read else model.read(predicted).flatten(1, 2),
             position=position,
             mask=teacher.mask.gather(1, position) & (place <= n),
-            level=below + 1,
+            level=depth + 1,
             features=features.flatten(1, 2) if model.spec.imitates else None,
             support=support_of(model),
             hidden=hidden.flatten(1, 2),

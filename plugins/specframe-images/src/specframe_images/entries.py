@@ -89,9 +89,9 @@ def laid_out(
                 places.append(len(sources) - 1)
                 pair += 1
                 continue
-            kept = min(size, end - pair)
-            sources += [len(shown) * width + len(runs) * size + j for j in range(kept)]
-            positions += [pair + (j + 1) * (end - pair) // kept - 1 for j in range(kept)]
+            entry_count = min(size, end - pair)
+            sources += [len(shown) * width + len(runs) * size + j for j in range(entry_count)]
+            positions += [pair + (j + 1) * (end - pair) // entry_count - 1 for j in range(entry_count)]
             places += [max(0, len(sources) - 1)] * (end - pair)
             runs.append((row, pair, end))
             pair = end

@@ -30,8 +30,8 @@ WIDER = 4
 """Width of the paper's MLP, in multiples of the target's."""
 
 
-class Kept(nn.Module):
-    """In a layer's MLP's place: it keeps what the MLP would read, and adds nothing."""
+class MlpInput(nn.Module):
+    """The input of a layer's MLP, recorded in the MLP's place, which adds nothing."""
 
     read: Tensor | None = None
 
@@ -56,15 +56,15 @@ class SpreadLayer(DecoderLayer):
             )
         if hasattr(self.layer, "input_layernorm"):
             self.layer.input_layernorm = nn.Identity()
-        self.kept = self.layer.mlp = Kept()
+        self.mlp_input = self.layer.mlp = MlpInput()
         self.up = nn.Linear(config.hidden_size, width)
         self.down = nn.Linear(width, levels * config.hidden_size)
 
     def one(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         """The layer's outputs, [B, T, levels H]; arguments as those of `DecoderLayer`."""
         attended = super().one(x, positions, mask, cache)
-        assert self.kept.read is not None  # the layer was run
-        read, self.kept.read = self.kept.read, None
+        assert self.mlp_input.read is not None  # the layer was run
+        read, self.mlp_input.read = self.mlp_input.read, None
         parts: Tensor = self.down(nn.functional.silu(self.up(read)))
         return (attended[..., None, :] + parts.unflatten(-1, (-1, attended.shape[-1]))).flatten(-2)
 
@@ -95,8 +95,8 @@ class FlashNetwork(ImageNetwork):
             images = [pairs[row, first:end, pairs.shape[-1] // 2 :] for row, first, end in layout.runs]
             parts = nn.utils.rnn.pad_sequence(images, batch_first=True)  # [R, n, H]
             lengths = tensor_on(parts.device, [len(image) for image in images])
-            beyond = torch.arange(parts.shape[1], device=parts.device) >= lengths[:, None]
-            scores = (self.queries.to(parts.dtype) @ parts.transpose(1, 2)).masked_fill(beyond[:, None], -torch.inf)
+            padding = torch.arange(parts.shape[1], device=parts.device) >= lengths[:, None]
+            scores = (self.queries.to(parts.dtype) @ parts.transpose(1, 2)).masked_fill(padding[:, None], -torch.inf)
             wide = torch.promote_types(scores.dtype, torch.float32)
             mixed = (scores.softmax(-1, dtype=wide).to(parts.dtype) @ parts).flatten(0, 1)  # [R m, H]
             rows = torch.cat([rows, torch.cat([torch.zeros_like(mixed), mixed], -1)])

@@ -25,8 +25,8 @@ def visible(first: int, last: int, masks: int, device: torch.device | str | None
 
 def places(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
     """Returns the [MASK]s' positions in the text, [G K] int64: [MASK] k of group i at i + k, as in decoding."""
-    ahead = torch.arange(1, masks + 1, device=device)
-    return (torch.arange(first, last, device=device)[:, None] + ahead).flatten()
+    offsets = torch.arange(1, masks + 1, device=device)
+    return (torch.arange(first, last, device=device)[:, None] + offsets).flatten()
 
 
 class GroupCache(Cache):

@@ -255,8 +255,8 @@ def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, A
         None,
         rows or vocab,
     ):
-        held = "no LM head" if rows is None else f"an LM head of {rows} rows"
-        raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and {held}")
+        actual = "no LM head" if rows is None else f"an LM head of {rows} rows"
+        raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and {actual}")
     if rows is None:
         return None
     if "d2t" not in own:

@@ -61,10 +61,10 @@ class MarkovHead(nn.Module):
         if self.kind == "gated":
             gate = torch.sigmoid(self.gate_proj(torch.cat([hidden, before], -1)))
             return before, gate * before, state
-        (kept,) = state
-        gate, candidate, out = self.joint_proj(torch.cat([kept, before, hidden], -1)).chunk(3, -1)
+        (previous,) = state
+        gate, candidate, out = self.joint_proj(torch.cat([previous, before, hidden], -1)).chunk(3, -1)
         gate = torch.sigmoid(gate)
-        return before, torch.tanh(out), (gate * kept + (1 - gate) * torch.tanh(candidate),)
+        return before, torch.tanh(out), (gate * previous + (1 - gate) * torch.tanh(candidate),)
 
 
 class ConfidenceHead(nn.Module):

@@ -40,8 +40,8 @@ class Spark(Backbone):
         states = self.states(features, tokens, embed, entries)
         state, parts = self.markov_head.first(states[:, :, 0]), []
         for level in range(self.levels):
-            above = tokens.gather(1, entries + level)
-            part, state = self.read(states[:, :, level], above, state)
+            inputs = tokens.gather(1, entries + level)
+            part, state = self.read(states[:, :, level], inputs, state)
             parts.append(part)
         return self.predicted(torch.stack(parts, 2))
 
@@ -88,11 +88,11 @@ class SparkSession(BlockSession):
             self.settle()
             self.walked = []
         states = self.draft[0].outputs[:, 0]  # [B, K, H]
-        level, state = self._above(frontier)
+        level, state = self._parent_state(frontier)
         if tree.levels >= levels and bool((level >= levels).any()):
             raise too_long(levels)
-        here = states.gather(1, level[..., None].expand(-1, -1, states.shape[2]))  # [B, F, H]
-        read, state = self.network.read(here, tree.tokens.gather(1, nodes), state)
+        hidden = states.gather(1, level[..., None].expand(-1, -1, states.shape[2]))  # [B, F, H]
+        read, state = self.network.read(hidden, tree.tokens.gather(1, nodes), state)
         self.walked.append(
             Blocks(
                 nodes=nodes,
@@ -104,14 +104,14 @@ class SparkSession(BlockSession):
         )
         return self.network.predicted(read[:, :, None])
 
-    def _above(self, frontier: Frontier) -> tuple[Tensor, State]:
+    def _parent_state(self, frontier: Frontier) -> tuple[Tensor, State]:
         """Returns the depth of each frontier node, [B, F], and the state above it; the root may be asked for again."""
         nodes = frontier.nodes
         if not self.walked:
             first = self.draft[0].outputs[:, :, 0].expand(-1, nodes.shape[1], -1)
             return torch.zeros_like(nodes), self.network.markov_head.first(first)
         known = Blocks.joined(self.walked) if len(self.walked) > 1 else self.walked[0]
-        below = nodes > 0
+        drafted = nodes > 0
         origin = known.take(frontier.tree.parent.gather(1, nodes).clamp(min=0))
-        state = tuple(torch.where(below[..., None], part[0], 0) for part in origin.state)
-        return torch.where(below, origin.position, 0), state
+        state = tuple(torch.where(drafted[..., None], part[0], 0) for part in origin.state)
+        return torch.where(drafted, origin.position, 0), state

@@ -65,7 +65,7 @@ class Auto:
         from specframe.plugin import writing
 
         learnt, measured = self.split(records)
-        with writing(self.folder), self._kept(), (self.folder / "log.txt").open("a", 1, encoding="utf-8") as log:
+        with writing(self.folder), self._disk_errors(), (self.folder / "log.txt").open("a", 1, encoding="utf-8") as log:
             print(
                 f"{len(learnt)} prompts to learn from, {len(measured)} to measure by; {self.minutes * ANSWERS:.3g} "
                 f"minutes of answers, {self.minutes * TRAINING:.3g} of training, then the bench"
@@ -91,11 +91,11 @@ class Auto:
                 f"prompts of several turns need a chat template, and the tokenizer of {self.model} has none"
             )
         random.Random(0).shuffle(different)
-        held = max(MEASURED, len(different) // 10)
-        return different[held:], different[:held]
+        count = max(MEASURED, len(different) // 10)
+        return different[count:], different[:count]
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _disk_errors(self) -> Iterator[None]:
         """Reports a full disk in one line."""
         try:
             yield

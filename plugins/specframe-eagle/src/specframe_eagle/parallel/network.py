@@ -135,9 +135,9 @@ class Parallel(Wide):
             for first in range(0, length, CHUNK):
                 last = min(first + CHUNK, length)
                 entries = torch.arange(first, last, device=pairs.device).repeat_interleave(len(depth))
-                below = depth.repeat(last - first)
-                kept = torch.ones(batch, len(below), dtype=torch.bool, device=pairs.device)
-                rows = self.below(cache, entries.expand(batch, -1), below, kept)
+                depths = depth.repeat(last - first)
+                real = torch.ones(batch, len(depths), dtype=torch.bool, device=pairs.device)
+                rows = self.mask_outputs(cache, entries.expand(batch, -1), depths, real)
                 chunks.append(rows.unflatten(1, (last - first, len(depth))))
             found.append(torch.cat(chunks, 1))
         return self.predicted(torch.cat(found, 2))
@@ -154,7 +154,7 @@ class Parallel(Wide):
         sees = (index <= index[:, None])[None, None]
         return self.layer.along(pairs, index.expand(batch, -1), sees, cache, index[None]), cache
 
-    def below(self, cache: TextCache, entries: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
+    def mask_outputs(self, cache: TextCache, entries: Tensor, depth: Tensor, real: Tensor) -> Tensor:
         """The outputs of mask rows below entries of the text, [B, M, H].
 
         A row sees the text up to its entry, and of the mask rows those of the same entry that are no deeper. So rows
@@ -164,11 +164,11 @@ class Parallel(Wide):
             cache: the cache that `along` filled.
             entries: [B, M] int64, the entries below which the rows lie.
             depth: [M] int64, 1 for the row after an entry's own.
-            kept: [B, M] bool, which rows there are; the output of the others means nothing.
+            real: [B, M] bool, which rows there are; the output of the others means nothing.
         """
         cache.seen = int(entries.max()) + 1
         text = torch.arange(cache.seen, device=entries.device) <= entries[..., None]  # [B, M, W]
-        own = (entries[:, None] == entries[..., None]) & (depth <= depth[:, None]) & kept[:, None]  # [B, M, M]
+        own = (entries[:, None] == entries[..., None]) & (depth <= depth[:, None]) & real[:, None]  # [B, M, M]
         own = own | torch.eye(len(depth), dtype=torch.bool, device=own.device)
         inputs = self.mask_pair().expand(*entries.shape, -1)
         index = torch.arange(cache.seen, device=entries.device).expand(len(entries), -1)
@@ -203,20 +203,20 @@ class ParallelSession(FeatureSession):
         after = max(starts) + length  # the first slot that no row writes a pair to
         ends = torch.arange(after, after + extra, device=device).expand(batch, -1)
         keys = torch.arange(after + extra, device=device)
-        held = keys < counts[:, None]  # [B, W]
-        text = held[:, None] & (keys <= places[..., None])  # [B, M, W]
-        below = held[:, None] | ((keys >= after) & (keys <= ends[0][:, None]))  # [B, K - 1, W]
-        ahead = counts[:, None] + torch.arange(extra, device=device)
+        cached = keys < counts[:, None]  # [B, W]
+        text = cached[:, None] & (keys <= places[..., None])  # [B, M, W]
+        block_mask = cached[:, None] | ((keys >= after) & (keys <= ends[0][:, None]))  # [B, K - 1, W]
+        mask_positions = counts[:, None] + torch.arange(extra, device=device)
         width = after + extra
         self.reserve(width)
         even = min(starts) == max(starts)
         self.cache.aim(starts[0] if even else torch.cat([places, ends], 1), width, pending.first)
         outputs = self.network.layer.along(
             torch.cat([pairs, masks], 1),
-            torch.cat([places, ahead], 1),
-            torch.cat([text, below], 1)[:, None],
+            torch.cat([places, mask_positions], 1),
+            torch.cat([text, block_mask], 1)[:, None],
             self.cache,
-            torch.cat([keys[:after].expand(batch, -1), ahead], 1),
+            torch.cat([keys[:after].expand(batch, -1), mask_positions], 1),
         )
         last = tensor_on(device, pending.fresh) - 1
         rows = torch.arange(batch, device=device)

@@ -50,41 +50,41 @@ class COD:
         index = torch.arange(n, device=tokens.device)
         if not model.module.training:
             predicted = model.unroll(features, tokens)
-            below = torch.arange(network.levels, device=index.device).repeat(n)
+            depths = torch.arange(network.levels, device=index.device).repeat(n)
             entries = index.repeat_interleave(network.levels).expand(batch, -1)
-            return _student(model, predicted, teacher, entries, below, torch.ones_like(entries, dtype=torch.bool))
+            return _student(model, predicted, teacher, entries, depths, torch.ones_like(entries, dtype=torch.bool))
         pairs = network.paired(features, tokens, model.target.embed)
         outputs, cache = network.along(pairs)
-        entries, below = index.expand(batch, -1), torch.zeros_like(index)
-        kept = torch.ones_like(entries, dtype=torch.bool)
+        entries, depths = index.expand(batch, -1), torch.zeros_like(index)
+        real = torch.ones_like(entries, dtype=torch.bool)
         rows = sample_rows(teacher.mask[:, 1:], network.levels, self.keep, self.least)
         if rows:
             places, chosen = (torch.cat(parts, 1) for parts in zip(*rows, strict=True))
-            depth = torch.cat([torch.full_like(at[0], level) for level, (at, _) in enumerate(rows, 1)])
-            outputs = torch.cat([outputs, network.below(cache, places, depth, chosen)], 1)
-            entries, below, kept = (
+            depth = torch.cat([torch.full_like(positions[0], level) for level, (positions, _) in enumerate(rows, 1)])
+            outputs = torch.cat([outputs, network.mask_outputs(cache, places, depth, chosen)], 1)
+            entries, depths, real = (
                 torch.cat([entries, places], 1),
-                torch.cat([below, depth]),
-                torch.cat([kept, chosen], 1),
+                torch.cat([depths, depth]),
+                torch.cat([real, chosen], 1),
             )
         predicted = network.predicted(outputs[:, :, None])
-        return _student(model, predicted, teacher, entries, below, kept)
+        return _student(model, predicted, teacher, entries, depths, real)
 
 
 def _student(
-    model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, below: Tensor, kept: Tensor
+    model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, depths: Tensor, real: Tensor
 ) -> Student:
-    """The predictions `below` [M] levels below the first ones of entries [B, M]; none counts beyond the text."""
+    """The predictions `depths` [M] levels below the first ones of entries [B, M]; none counts beyond the text."""
     last = teacher.tokens.shape[1] - 1
-    place = entries + below + 1
+    place = entries + depths + 1
     position = place.clamp(max=last)
     read = model.frozen_head(predicted)
     return LazyStudent(
         read=read,
         logits=None if read else model.read(predicted).flatten(1, 2),
         position=position,
-        mask=teacher.mask.gather(1, position) & (place <= last) & kept,
-        level=below + 1,
+        mask=teacher.mask.gather(1, position) & (place <= last) & real,
+        level=depths + 1,
         support=support_of(model),
         hidden=predicted.hidden.flatten(1, 2),
     )

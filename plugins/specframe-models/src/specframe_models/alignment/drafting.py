@@ -79,8 +79,8 @@ class FeatureDrafting:
         root = made.position - made.level + 1  # [B, M]
         inside = root > 0
         rows = torch.arange(len(root), device=root.device)[:, None].expand_as(root)
-        below = (made.level - 1).expand_as(root)
-        found[rows[inside], root[inside], below[inside]] = drawn[inside]
+        depth = (made.level - 1).expand_as(root)
+        found[rows[inside], root[inside], depth[inside]] = drawn[inside]
         return found
 
     def extend(
@@ -90,11 +90,11 @@ class FeatureDrafting:
         predicted = self._unroll(teacher, drafts, tokens, fed)
         entry = self._entries(drafts)[:, -drafts.roots.shape[1] :]
         assert predicted.features is not None
-        features = _at(predicted.features[:, :, 0], entry)
+        features = _gathered(predicted.features[:, :, 0], entry)
         last = replace(
             predicted,
-            hidden=_at(predicted.hidden, entry),
-            features=_at(predicted.features, entry),
+            hidden=_gathered(predicted.hidden, entry),
+            features=_gathered(predicted.features, entry),
             confidence=None,
         )
         features = features.to(teacher.features[self.model.spec.taps[0]].dtype)
@@ -105,7 +105,7 @@ class FeatureDrafting:
         predicted = self._unroll(teacher, drafts, teacher.tokens, fed)
         entry = self._entries(drafts)
         assert predicted.features is not None
-        hidden, features = _at(predicted.hidden, entry), _at(predicted.features, entry)
+        hidden, features = _gathered(predicted.hidden, entry), _gathered(predicted.features, entry)
         position, level = places(drafts)
         tap = self.model.spec.imitates
         return Student(
@@ -157,6 +157,6 @@ def drafting(drafter: Trainable) -> Drafting:
     )
 
 
-def _at(values: Tensor, entry: Tensor) -> Tensor:
+def _gathered(values: Tensor, entry: Tensor) -> Tensor:
     """The values [B, n, ..] of entries [B, m]: [B, m, ..]."""
     return values[torch.arange(len(entry), device=entry.device)[:, None], entry]

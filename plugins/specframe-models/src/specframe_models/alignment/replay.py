@@ -68,12 +68,12 @@ class Replay:
         with torch.no_grad(), _evaluated(drafter):
             teacher = target.teach(tokens, mask)
             choices = model.choices(teacher, self.levels, self._draw)
-            roots, there = choose(failed_roots(choices, tokens, mask), self.roots)
+            roots, real = choose(failed_roots(choices, tokens, mask), self.roots)
             drafts, drafted, fed = self._draft(model, drafter, teacher, Drafts(length, roots, 0))
-        counted = torch.zeros_like(mask).scatter(1, roots, there)
+        counted = torch.zeros_like(mask).scatter(1, roots, real)
         ends = torch.tensor(sorted(text_of(target).ends), device=tokens.device, dtype=tokens.dtype)
         over = torch.isin(drafted[:, length:], ends).unflatten(1, (drafts.levels, -1)).long().cumsum(1)
-        after = there[:, None] & (over == 0)  # [B, levels, K]
+        after = real[:, None] & (over == 0)  # [B, levels, K]
         answers = target.teach(drafted, torch.cat([counted, after.flatten(1)], 1), drafts)
         return Replayed(**{each.name: getattr(answers, each.name) for each in fields(Teacher)}, fed=fed)
 

@@ -20,9 +20,9 @@ def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
     judged = mask & mask.roll(-1, 1)
     judged[:, -1] = False  # nothing follows the text's last token
     following = tokens.roll(-1, 1)
-    ahead = [_ahead(following, step) for step in range(levels)]
-    counted = torch.stack([_ahead(judged, step) for step in range(levels)], 2).long().cumprod(2)  # [B, L, levels]
-    right = (choices == torch.stack(ahead, 2)).long() * counted
+    expected = [_shifted(following, step) for step in range(levels)]
+    counted = torch.stack([_shifted(judged, step) for step in range(levels)], 2).long().cumprod(2)  # [B, L, levels]
+    right = (choices == torch.stack(expected, 2)).long() * counted
     accepted = right.cumprod(2).sum(2)  # [B, L]
     failed = accepted < counted.sum(2)
     possible = judged.clone()
@@ -43,11 +43,11 @@ def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
     most = max(1, min(count, int(roots.sum(1).max())))
     order = torch.rand(roots.shape, device=roots.device) + roots
     places = order.topk(most, dim=1).indices
-    there = roots.gather(1, places)
-    return torch.where(there, places, 1), there
+    real = roots.gather(1, places)
+    return torch.where(real, places, 1), real
 
 
-def _ahead(values: Tensor, steps: int) -> Tensor:
+def _shifted(values: Tensor, steps: int) -> Tensor:
     """The values [B, L] shifted left by this number of positions; 0 beyond the end."""
     moved = torch.zeros_like(values)
     moved[:, : values.shape[1] - steps] = values[:, steps:]

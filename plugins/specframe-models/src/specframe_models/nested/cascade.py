@@ -152,11 +152,11 @@ class Cascade:
     def _enter(self, root: Tensor, context: Context, then: Callable[[ChainProposer], TokenTree]) -> TokenTree:
         """The tree that is made with this cascade's level, within drafts of all drafters below."""
 
-        def with_draft(below: ChainProposer) -> TokenTree:
+        def with_draft(proposer: ChainProposer) -> TokenTree:
             def with_review(expand: Expand) -> TokenTree:
                 reader = Reader(self._watch(expand), chains=True)
                 rule, counts = self.verifier, self._counts
-                return then(ReviewedProposer(below, reader, rule, self.draw, self.ask, context, counts))
+                return then(ReviewedProposer(proposer, reader, rule, self.draw, self.ask, context, counts))
 
             return self.review.propose(root, FunctionPolicy(self.promise, with_review), context)
 

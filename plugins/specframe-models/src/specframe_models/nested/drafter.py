@@ -88,8 +88,8 @@ class Nested:
         logits: Tensor = self.drafter.expand_to(frontier, first).logits
         unsure: Tensor | None = None
         for depth, least in zip(others, self.confidence, strict=False):
-            below = logits[:, :, 0].softmax(-1).amax(-1) < least  # [B, F]
-            unsure = below if unsure is None else unsure & below
+            uncertain = logits[:, :, 0].softmax(-1).amax(-1) < least  # [B, F]
+            unsure = uncertain if unsure is None else unsure & uncertain
             if not unsure.any():
                 break
             deeper: Tensor = self.drafter.expand_to(frontier, depth).logits

@@ -43,8 +43,8 @@ class StepwiseProposer:
         nodes: list[list[int]] = [[] for _ in ends]
         laws: list[Tensor] = []
         for step in range(max(counts)):
-            at = [[row[-1] if row else end] for row, end in zip(nodes, ends, strict=True)]
-            proposal, places = self._reader.read(sketch, at)
+            paths = [[row[-1] if row else end] for row, end in zip(nodes, ends, strict=True)]
+            proposal, places = self._reader.read(sketch, paths)
             going = [step < count for count in counts]
             if self._draw is Draw.TOP:
                 tokens = best_of(proposal)[:, 0].tolist()
@@ -54,7 +54,7 @@ class StepwiseProposer:
                 laws.append(law * law.new_tensor(going)[:, None, None])
             for row, token in enumerate(tokens):
                 if going[row]:
-                    nodes[row].append(sketch.add(row, at[row][0], token))
+                    nodes[row].append(sketch.add(row, paths[row][0], token))
         return Proposed(nodes, torch.cat(laws, 1) if laws else None)
 
 
@@ -65,14 +65,14 @@ class ReviewCounts:
     passes: int = 0
     tokens: int = 0
     proposed: int = 0
-    kept: int = 0
+    accepted: int = 0
 
     def figures(self) -> dict[str, float]:
         """Tokens that a forward pass gave, and the share of proposals that it kept; empty before the first one."""
         if not self.passes:
             return {}
-        kept = {"accepted": self.kept / self.proposed} if self.proposed else {}
-        return {"forwards": self.passes, "tokens a forward": self.tokens / self.passes, **kept}
+        share = {"accepted": self.accepted / self.proposed} if self.proposed else {}
+        return {"forwards": self.passes, "tokens a forward": self.tokens / self.passes, **share}
 
 
 class ReviewedProposer:
@@ -85,7 +85,7 @@ class ReviewedProposer:
 
     def __init__(
         self,
-        below: ChainProposer,
+        proposer: ChainProposer,
         reader: Reader,
         rule: Verifier,
         draw: Draw,
@@ -94,7 +94,7 @@ class ReviewedProposer:
         counts: ReviewCounts,
     ) -> None:
         self._counts = counts
-        self._below, self._reader, self._rule = below, reader, rule
+        self._proposer, self._reader, self._rule = proposer, reader, rule
         self._draw, self._ask, self._context = draw, ask, context
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
@@ -102,15 +102,15 @@ class ReviewedProposer:
         nodes: list[list[int]] = [[] for _ in ends]
         laws: list[list[Tensor]] = [[] for _ in ends]
         while any(left := [count - len(row) for row, count in zip(nodes, counts, strict=True)]):
-            at = [row[-1] if row else end for row, end in zip(nodes, ends, strict=True)]
-            for row, (kept, law) in enumerate(self._round(sketch, at, left)):
-                nodes[row] += kept
+            tips = [row[-1] if row else end for row, end in zip(nodes, ends, strict=True)]
+            for row, (added, law) in enumerate(self._round(sketch, tips, left)):
+                nodes[row] += added
                 laws[row] += law
         return Proposed(nodes, _stacked(laws) if self._draw is Draw.IID and any(counts) else None)
 
     def _round(self, sketch: Sketch, ends: list[int], left: list[int]) -> list[tuple[list[int], list[Tensor]]]:
         """The nodes that one forward pass gives each row, up to `left`, and their distributions [V]."""
-        proposed = self._below.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
+        proposed = self._proposer.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
         paths = [[end, *nodes] for end, nodes in zip(ends, proposed.nodes, strict=True)]
         proposal, places = self._reader.read(sketch, paths)
         part = _chains(sketch, paths, proposed, places)
@@ -122,15 +122,15 @@ class ReviewedProposer:
             verdict = self._rule.verify(part, AllLaws(certain(law, [more > 0 for more in left])), self._context.random)
         found = verdict.to_host(part)
         made: list[tuple[list[int], list[Tensor]]] = []
-        for row, (path, kept, tokens) in enumerate(zip(paths, found.paths, found.tokens, strict=True)):
+        for row, (path, accepted, tokens) in enumerate(zip(paths, found.paths, found.tokens, strict=True)):
             if not left[row]:
                 made.append(([], []))
                 continue
-            nodes = [path[place] for place in kept]
+            nodes = [path[place] for place in accepted]
             self._counts.passes += 1
             self._counts.proposed += len(path) - 1
-            self._counts.kept += len(kept)
-            self._counts.tokens += len(kept) + 1
+            self._counts.accepted += len(accepted)
+            self._counts.tokens += len(accepted) + 1
             nodes.append(sketch.add(row, nodes[-1] if nodes else path[0], tokens[-1]))
             made.append((nodes, [] if law is None else list(law[row, : len(nodes)])))
         return made

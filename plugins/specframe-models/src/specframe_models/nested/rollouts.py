@@ -91,8 +91,8 @@ class LayerSkip:
         growth = self._step / max(1, self._total - 1) if self.growing else 1.0
         chance = torch.tensor(chances(layers, self.dropout, growth), device=teacher.tokens.device)
         drawn = torch.rand(layers, len(teacher.tokens), device=chance.device)
-        kept = drawn >= chance[:, None] if self.dropout else None
-        return along(model.read_exits(teacher.tokens, exits, kept), weights(exits, layers, self.scale), teacher)
+        layer_mask = drawn >= chance[:, None] if self.dropout else None
+        return along(model.read_exits(teacher.tokens, exits, layer_mask), weights(exits, layers, self.scale), teacher)
 
 
 def along(exits: Sequence[Callable[[], Tensor]], shares: Sequence[float], teacher: Teacher) -> Chunks:

@@ -137,9 +137,9 @@ class Reader:
     def _unread(self, sketch: Sketch, row: int, path: Sequence[int]) -> list[int]:
         """The nodes to read so that a path is read: those above that are not known yet, and the path's."""
         known = self._known[row]
-        above = [node for node in sketch.path(row, path[0])[:-1] if node not in known]
-        known.update(above, path)
-        return [*above, *path]
+        ancestors = [node for node in sketch.path(row, path[0])[:-1] if node not in known]
+        known.update(ancestors, path)
+        return [*ancestors, *path]
 
 
 def _one_level(proposal: Proposal) -> Proposal:

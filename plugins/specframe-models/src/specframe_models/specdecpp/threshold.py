@@ -54,9 +54,9 @@ class Threshold:
         node = torch.zeros_like(root)[:, None]  # [B, 1]
         reached = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
         going = torch.ones_like(root, dtype=torch.bool)[:, None]
-        above: Tensor | None = None
+        parent_index: Tensor | None = None
         while growth.levels < self.depth and self._goes_on(going):
-            logits, confidence = forecast.below(node, above)  # [B, 1, V], [B, 1]
+            logits, confidence = forecast.below(node, parent_index)  # [B, 1, V], [B, 1]
             if confidence is None:
                 confidence = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).amax(-1)
             reached = reached * confidence
@@ -66,7 +66,7 @@ class Threshold:
                     break
             self._add(growth, logits, node, going, context)
             going = going & (confidence >= self.least)
-            above, node = torch.zeros_like(node), node + 1
+            parent_index, node = torch.zeros_like(node), node + 1
         return growth.tree
 
     def _goes_on(self, going: Tensor) -> bool:

@@ -67,13 +67,13 @@ class MergedLaw:
         """The scaffold's node of every frontier node."""
         tree = frontier.tree
         rows = zip(frontier.nodes.tolist(), tree.tokens.tolist(), tree.parent.tolist(), strict=True)
-        return [[self._find(row, node, *above) for node in nodes] for row, (nodes, *above) in enumerate(rows)]
+        return [[self._find(row, node, *columns) for node in nodes] for row, (nodes, *columns) in enumerate(rows)]
 
     def _find(self, row: int, node: int, tokens: Sequence[int], parents: Sequence[int]) -> int:
         known = self._nodes[row]
         if node not in known:
-            above = self._find(row, parents[node], tokens, parents)
-            known[node] = self._scaffold.reach(row, above, self._lexicons[row].spelling(tokens[node]))
+            parent = self._find(row, parents[node], tokens, parents)
+            known[node] = self._scaffold.reach(row, parent, self._lexicons[row].spelling(tokens[node]))
         return known[node]
 
     def _advance(self, row: int, heads: Sequence[Beginning], mass: Tensor, width: int) -> list[Beginning]:

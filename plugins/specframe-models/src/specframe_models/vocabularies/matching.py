@@ -178,12 +178,12 @@ def _nodes(paths: Sequence[list[int]], most: int) -> list[tuple[int, int, int]]:
     nodes: list[tuple[int, int, int]] = []
     children: dict[tuple[int, int], int] = {}
     for path in paths:
-        above = 0
+        parent = 0
         for depth, token in enumerate(path, 1):
-            if (above, token) not in children:
+            if (parent, token) not in children:
                 if len(nodes) + 1 == most:
                     break
-                nodes.append((token, above, depth))
-                children[above, token] = len(nodes)
-            above = children[above, token]
+                nodes.append((token, parent, depth))
+                children[parent, token] = len(nodes)
+            parent = children[parent, token]
     return nodes

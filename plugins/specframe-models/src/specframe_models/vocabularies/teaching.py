@@ -78,10 +78,10 @@ class Translation:
                 places, positions = list(text.answers), list(text.answers.values())
                 made.logits[place, places] = self._laws(teacher.logits[row, positions], first)
                 made.mask[place, places] = teacher.mask[row, positions]
-            for at, token in text.following.items():
-                made.logits[place, at] = made.logits.new_full((self._size,), LEAST).log()
-                made.logits[place, at, token] = 0.0
-                made.mask[place, at] = made.ngrams[place, at] = True
+            for position, token in text.following.items():
+                made.logits[place, position] = made.logits.new_full((self._size,), LEAST).log()
+                made.logits[place, position, token] = 0.0
+                made.mask[place, position] = made.ngrams[place, position] = True
         return made
 
     def _read(self, tokens: list[int], counts: list[bool], run: tuple[int, int], ngrams: Mapping[int, Prefix]) -> Text:

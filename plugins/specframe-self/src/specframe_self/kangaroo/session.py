@@ -52,7 +52,7 @@ class Exits(RowSession):
         Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """
         exits = pending.pairs[-1]
-        held, device = tensor_on(exits.device, pending.held), exits.device
+        counts, device = tensor_on(exits.device, pending.held), exits.device
         rows, ends = torch.arange(len(exits), device=device), tensor_on(device, pending.fresh)
         roots = None
         if pending.first == 0:
@@ -64,8 +64,8 @@ class Exits(RowSession):
         seen = self.seen([count + (roots is not None) for count in pending.held])
         slots = self.aim_after(pending, length, seen.shape[1])
         outputs = self.network(exits, slots, seen[:, None, None].expand(-1, -1, length, -1), self.cache)
-        below = torch.zeros_like(outputs[:, :1]) if roots is None else outputs[rows, ends][:, None]
-        return Blocks.of_root(below, (), held)
+        root_outputs = torch.zeros_like(outputs[:, :1]) if roots is None else outputs[rows, ends][:, None]
+        return Blocks.of_root(root_outputs, (), counts)
 
     def expand(self, frontier: Frontier) -> Predicted:
         """The predictions of the level below each frontier node; the root starts a draft.

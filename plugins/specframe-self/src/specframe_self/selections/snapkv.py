@@ -63,14 +63,14 @@ def votes_of(memory: CommittedMemory, first: int, most: int) -> Tensor:
     return torch.stack([shares.sum((2, 3)) for shares in shares_of(memory, first, memory.queries[..., -most:, :])])
 
 
-def shares_of(memory: CommittedMemory, first: int, queries: Tensor, ahead: int = 0) -> Iterator[Tensor]:
+def shares_of(memory: CommittedMemory, first: int, queries: Tensor, lookahead: int = 0) -> Iterator[Tensor]:
     """Yields for each layer the attention of queries [layers, R, heads, T, D] to the rows from `first` on.
 
-    They are of the last T tokens, with `ahead` of them after the committed ones, and see the tokens up to their own:
+    They are of the last T tokens, `lookahead` of them after the committed ones, and see those up to their own:
     [R, heads of keys, heads that share them, T, S], 0 where there is no such token.
     """
     count, width, steps = memory.count[first:], max(memory.counts[first:]), queries.shape[3]
-    place = count[:, None] - steps + ahead + torch.arange(steps, device=count.device)  # [R, T]
+    place = count[:, None] - steps + lookahead + torch.arange(steps, device=count.device)  # [R, T]
     end = torch.minimum(place, count[:, None] - 1).clamp(min=0)
     hidden = torch.arange(width, device=count.device) > end[..., None]  # [R, T, S]
     counted = (place >= 0)[:, None, None, :, None]

@@ -117,7 +117,7 @@ class SpecKV:
     def look_ahead(self, queries: Tensor, memory: CommittedMemory) -> None:
         """Ranks the tokens of new prompts anew, by the queries [layers, R, heads, T, D] of the likely answers, too."""
         first = len(memory.counts) - queries.shape[1]
-        shares = shares_of(memory, first, queries, ahead=queries.shape[3])
+        shares = shares_of(memory, first, queries, lookahead=queries.shape[3])
         self._votes = torch.maximum(self._votes, torch.stack([layer.amax((2, 3)) for layer in shares]))
         self._ranking.put(self._votes, memory, first)
 

@@ -14,6 +14,7 @@ from animation import animate
 from specframe.decoding.pipeline import Pipeline
 from specframe.inspect.recorder import TracedCycle
 from specframe.inspect.trace import trace
+from specframe.native.build import load_native
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.recipe import Recipe
@@ -24,7 +25,7 @@ QUESTION = "What do you like to do on a rainy day?"
 TREES = {
     "falcon": ("falcon", []),
     "eagle": ("eagle", []),
-    "eagle3": ("eagle3", ["run.costs=null", "tree.nodes=10"]),
+    "eagle3": ("eagle3", ["tree.nodes=10"]),
     "suffix-recycling": ("suffix-recycling", []),
     "self": ("lookup", ["drafter={use: self, skip: [3, 4, 5]}", "tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
     "tli": ("vocabularies/tli", ["tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
@@ -54,8 +55,8 @@ EDGE = 12  # pixels of ground around a tree
 
 
 def load(recipe: str, *overrides: str) -> Pipeline:
-    """The pipeline of a recipe by name."""
-    return Pipeline.build(plan(Recipe.read(recipe, list(overrides)), discover()))
+    """The pipeline of a recipe by name; trees have the size that it sets, not one by the costs of this machine."""
+    return Pipeline.build(plan(Recipe.read(recipe, [*overrides, "run.costs=null"]), discover()))
 
 
 def draw_method(name: str) -> str:
@@ -69,7 +70,7 @@ def draw_method(name: str) -> str:
 
 def draw_cycles() -> str:
     """The five cycles in a row that accept most, animated."""
-    found = trace(load("eagle3", "run.costs=null", "tree.nodes=10", "sampling.max_new_tokens=48"), QUESTION)
+    found = trace(load("eagle3", "tree.nodes=10", "sampling.max_new_tokens=48"), QUESTION)
     starts = range(len(found.cycles) - CYCLES + 1)
     first = max(starts, key=lambda start: sum(len(each.path) for each in found.cycles[start : start + CYCLES]))
     content, width, height, style = animate(found, first, CYCLES)
@@ -96,7 +97,8 @@ def interest(cycle: TracedCycle) -> tuple[int, int]:
 
 
 def draw(names: list[str]) -> None:
-    """Writes the pictures that are named, or all."""
+    """Writes the pictures that are named, or all; raises InputError without native passes, whose bits they show."""
+    load_native()
     drawings = {f"tree-{name}": lambda name=name: draw_method(name) for name in TREES}
     drawings["cycles"] = draw_cycles
     for name in names or drawings:

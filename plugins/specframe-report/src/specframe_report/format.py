@@ -47,8 +47,10 @@ def format_optimum(rate: float | None) -> str:
 
 
 def format_share(share: float | None, digits: int = 1) -> str:
-    """A share in percent."""
-    return NONE if share is None else f"{share:.{digits}%}"
+    """A share in percent; ten and more, the overhead of a target without a network, as a multiple."""
+    if share is None:
+        return NONE
+    return f"{share:.{digits}%}" if share < 10 else f"{share:.0f} times"
 
 
 def format_memory(size: float | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import notebooks
+from engines import render_engines
 from measured import render_blocks
 from method_table import render_methods
 from packages import read_plugins, render_project, render_requirements, render_versions
@@ -163,6 +164,7 @@ PAGES = {
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,
     "docs/reference/plugins.md": render_packages,
+    "docs/reference/engines.md": render_engines,
     "docs/methods/index.md": render_methods,
     "docs/pictures/speedup.svg": render_chart,
     "docs/pictures/terminal.svg": render_terminal,

@@ -55,7 +55,7 @@ def export(
     rows = len(tensors[LM_HEAD])
     layout = replace(layout, rows=rows)
     vocab = target.config.vocab_size
-    if form == "speculators" or rows < vocab:
+    if rows < vocab:
         tensors |= token_maps(layout.support if layout.support is not None else support, rows, vocab)
     config = layout.config
     if form == "speculators":

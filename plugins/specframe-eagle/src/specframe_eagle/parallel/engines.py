@@ -51,7 +51,7 @@ def export(
     tensors = dict(own)
     rows = len(tensors[LM_HEAD])
     layout = replace(layout, rows=rows)
-    if form == "speculators" or rows < vocab:
+    if rows < vocab:
         tensors |= token_maps(layout.support if layout.support is not None else support, rows, vocab)
     trained = EMBEDDING in tensors
     if form == "speculators" and not trained:

@@ -1,15 +1,19 @@
 """The queue of the server: its limit, its order, and turns of short prompts and pieces of a long one."""
 
+import asyncio
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count, pairwise
-from time import sleep
+from statistics import mean
+from time import monotonic, process_time, sleep
 
 import pytest
 from serving import Gate, Serving, lone, make_pipeline, until
+from test_clients import listening
+from test_connections import whole
 
 from specframe import Request, Session
 from specframe_serve import answers
@@ -63,6 +67,55 @@ def test_clients_that_obey_the_time_to_wait_finish_nearly_as_soon_as_without_ref
             heappush(events, (now + seconds * random.uniform(0.8, 1.2), next(numbers), job))
     assert refused >= 184 - slots and len(engine._queue) == 0
     assert now < 1.3 * 200 * seconds / slots
+
+
+async def ask_until_answered(address, seed, refusals):
+    """Asks over a connection of its own, and again after the seconds of `Retry-After`, until there is an answer."""
+    body = json.dumps({"prompt": "hello there", "seed": seed, "max_tokens": 60, "ignore_eos": True})
+    reader, writer = await asyncio.open_connection(*address.removeprefix("http://").split(":"))
+    while True:
+        writer.write(whole(body).encode())
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        headers = dict(line.split(": ") for line in lines if line)
+        reply = await reader.readexactly(int(headers["content-length"]))
+        if " 429 " not in status:
+            assert " 200 " in status, reply
+            return writer.close()
+        refusals.append(seed)
+        await asyncio.sleep(int(headers["retry-after"]))
+
+
+def seconds_of_clients(server, address, refusals):
+    """The processor seconds in which 200 clients get an answer each, and those in which no row was decoded."""
+
+    async def ask():
+        clients = asyncio.gather(*(ask_until_answered(address, seed, refusals) for seed in range(200)))
+        idle, last = 0.0, monotonic()
+        while not clients.done():
+            await asyncio.sleep(0.02)
+            idle, last = idle + (0 if server.engine._running else monotonic() - last), monotonic()
+        await clients
+        return idle
+
+    begin = process_time()
+    idle = asyncio.run(ask())
+    return process_time() - begin + idle
+
+
+@pytest.mark.slow
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_so_do_they_over_http(pipeline):
+    """By the default limits, in turns with a server in whose queue all fit; clients and servers share this process.
+
+    A busy machine has more refusals for each answer, since clients wait by the clock.
+    """
+    with listening(pipeline, slots=8) as small, listening(make_pipeline(), slots=8, queue=256) as large:
+        refusals, without, ratios = [], [], []
+        seconds_of_clients(*large, without)
+        for _ in range(2):
+            ratios.append(seconds_of_clients(*small, refusals) / seconds_of_clients(*large, without))
+    print(f"{len(refusals) / 2:.0f} refusals, times", *(f"{ratio:.2f}" for ratio in ratios))
+    assert len(refusals) >= 2 * (200 - 8 - 64) and not without and mean(ratios) < 1.3
 
 
 def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):

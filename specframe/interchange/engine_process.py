@@ -10,6 +10,9 @@ import runpy
 import sys
 from pathlib import Path
 
+FOOTER = "For further information visit"
+"""The begin of the last line of a pydantic error, which has no reason."""
+
 
 def main(module: str, out: str) -> None:
     """Writes what `run` returned, or its error's last line as `refused`. Raises ImportError without the engine."""
@@ -18,7 +21,8 @@ def main(module: str, out: str) -> None:
     except ImportError:
         raise
     except Exception as error:  # an engine may raise anything
-        answer = {"refused": (str(error).strip() or type(error).__name__).splitlines()[-1].strip()}
+        lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(FOOTER)]
+        answer = {"refused": [type(error).__name__, *filter(None, lines)][-1]}
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -81,9 +81,9 @@ def race(
     return found
 
 
-def ratio(rates: Mapping[str, Sequence[float]], above: str, below: str) -> Spread:
+def ratio(rates: Mapping[str, Sequence[float]], contestant: str, baseline: str) -> Spread:
     """Returns how many times faster one contestant is than another, turn by turn."""
-    return Spread.of([a / b for a, b in zip(rates[above], rates[below], strict=True)])
+    return Spread.of([a / b for a, b in zip(rates[contestant], rates[baseline], strict=True)])
 
 
 @dataclass

@@ -170,14 +170,14 @@ class Certificate:
         return self.exact and shown and not self.interrupted
 
     @property
-    def kept(self) -> bool:
+    def guarantees_hold(self) -> bool:
         """True unless a branch lacked a property that the lossy rule must keep."""
         return all(guarantee.held for guarantee in self.guarantees)
 
     @property
     def passed(self) -> bool:
         """True unless the recipe's own model was decoded and emitted something else, or a guarantee does not hold."""
-        return self.kept and (self.real is None or bool(self.real["passed"]))
+        return self.guarantees_hold and (self.real is None or bool(self.real["passed"]))
 
     @property
     def worst(self) -> Case:

@@ -55,9 +55,9 @@ def has_alien(cycle: Cycle, sampling: Sampling) -> bool:
     """
     tree, verdict = cycle.draft, cycle.verdict
     slots = verdict.slots  # [B, A + 1], the root first
-    above, here = slots[:, :-1], slots[:, 1:]
-    kept = here.clamp(min=0)
-    chained = (tree.parent.gather(1, kept) == above) & tree.valid.gather(1, kept) | (here < 0)
+    parents, nodes = slots[:, :-1], slots[:, 1:]
+    safe_nodes = nodes.clamp(min=0)
+    chained = (tree.parent.gather(1, safe_nodes) == parents) & tree.valid.gather(1, safe_nodes) | (nodes < 0)
     if sampling.processors:
         return not bool(chained.all())
     last = slots.gather(1, verdict.length[:, None])[:, 0]  # [B]
@@ -76,9 +76,9 @@ def _strict(verifier: Verifier) -> Verifier:
     return strict_form(verifier) or verifier
 
 
-def _guarantee(name: str, held: bool, *comparisons: Comparison) -> Guarantee:
+def _guarantee(name: str, holds: bool, *comparisons: Comparison) -> Guarantee:
     runs = [comparison.enumeration for comparison in comparisons]
-    return Guarantee(name, held, sum(run.branches for run in runs), all(run.exhausted for run in runs))
+    return Guarantee(name, holds, sum(run.branches for run in runs), all(run.exhausted for run in runs))
 
 
 TOKENS = 48
@@ -151,11 +151,11 @@ class Departure:
         if not cycle.draft.levels:
             return
         slots, logits = cycle.verdict.slots, cycle.scores.logits
-        above, here = slots[:, :-1].clamp(min=0), slots[:, 1:]  # [B, A]
-        drafted = cycle.draft.tokens.gather(1, here.clamp(min=0))
-        at = logits[torch.arange(len(above), device=above.device)[:, None], above].float()  # [B, A, V]
-        lost = (at.amax(-1) - at.gather(2, drafted[..., None])[..., 0]).where(here >= 0, 0)
-        self.cycles += len(above)
+        parents, nodes = slots[:, :-1].clamp(min=0), slots[:, 1:]  # [B, A]
+        drafted = cycle.draft.tokens.gather(1, nodes.clamp(min=0))
+        parent_logits = logits[torch.arange(len(parents), device=parents.device)[:, None], parents].float()  # [B, A, V]
+        lost = (parent_logits.amax(-1) - parent_logits.gather(2, drafted[..., None])[..., 0]).where(nodes >= 0, 0)
+        self.cycles += len(parents)
         self.tokens += int(cycle.verdict.count.sum())
         self.others += int((lost > 0).sum())
         self.nats += float(lost.sum())

@@ -145,14 +145,14 @@ def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_toke
         if mine == other:
             continue
         pairs = zip(mine, other, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
-        a, b = (tokens[at] if at < len(tokens) else None for tokens in (mine, other))
+        place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
+        a, b = (tokens[place] if place < len(tokens) else None for tokens in (mine, other))
         gap = float("inf")
         if a is not None and b is not None:
-            logits = logits_after(target, [*row, *mine[:at]])
-            logits = penalised(greedy.sampling, row, mine[:at], logits, grammar_of(target, greedy.sampling.grammar))
+            logits = logits_after(target, [*row, *mine[:place]])
+            logits = penalised(greedy.sampling, row, mine[:place], logits, grammar_of(target, greedy.sampling.grammar))
             gap = float((logits[a] - logits[b]).abs())
-        found.append(GreedyDivergence(prompt, at, a, b, gap, gap <= 2 * noise))
+        found.append(GreedyDivergence(prompt, place, a, b, gap, gap <= 2 * noise))
     return GreedyReport(
         prompts=len(rows),
         tokens=sum(map(len, theirs)),
@@ -183,8 +183,8 @@ def logits_along(target: Target, row: Sequence[int], text: Sequence[int]) -> tup
     if len(text) > 1:
         parts.append(target.score(chain_tree(chain[:, :-1])).logits[0])
     read = int(committed.count[0])
-    kept = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
-    return torch.cat(parts).double().cpu(), min(read, kept)
+    stored = target.memory().counts[0] if isinstance(target, LayeredTarget) else read
+    return torch.cat(parts).double().cpu(), min(read, stored)
 
 
 @torch.inference_mode()
@@ -196,10 +196,10 @@ def chain_logits(target: Target, row: Sequence[int], tokens: Sequence[int]) -> t
     """
     logits, _ = logits_along(target, row, tokens)
     disturbance = 0.0
-    for at in sorted({0, len(tokens) // 3, 2 * len(tokens) // 3, len(tokens) - 1}):
-        alone = logits_after(target, [*row, *tokens[:at]])
+    for position in sorted({0, len(tokens) // 3, 2 * len(tokens) // 3, len(tokens) - 1}):
+        alone = logits_after(target, [*row, *tokens[:position]])
         best = alone.topk(2).indices
-        disturbance = max(disturbance, float((alone[best] - logits[at, best]).abs().max()))
+        disturbance = max(disturbance, float((alone[best] - logits[position, best]).abs().max()))
     return logits, disturbance
 
 

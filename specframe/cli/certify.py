@@ -138,7 +138,7 @@ def _certify_plan(
         print_certificate(certificate.as_dict(), plan.recipe.path.name, certificate.counterexample)
     if html is not None and certificate.counterexample is not None:
         write_text(html, render(certificate.counterexample.trace))
-    as_declared = not certificate.promised and not certificate.interrupted and certificate.kept
+    as_declared = not certificate.promised and not certificate.interrupted and certificate.guarantees_hold
     return 0 if as_declared or (certificate.composed and certificate.passed) else 1
 
 

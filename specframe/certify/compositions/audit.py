@@ -42,10 +42,10 @@ class Slot:
     def describe(self) -> str:
         """The slot in words."""
         levels = [level[-1] for level in self.path[:-1]]
-        above = f"below the path {levels}" if levels else "below the root"
+        place = f"below the path {levels}" if levels else "below the root"
         earlier_siblings = list(self.path[-1])
         after = f", after the siblings {earlier_siblings}" if earlier_siblings else ""
-        return f"slot {len(earlier_siblings) + 1} {above}{after} (drawn {Draw(self.draw).name.lower()})"
+        return f"slot {len(earlier_siblings) + 1} {place}{after} (drawn {Draw(self.draw).name.lower()})"
 
 
 @dataclass(frozen=True)
@@ -202,13 +202,13 @@ def slots_of(outcome: Outcome) -> list[tuple[Slot, int]]:
     for index, (token, parent, valid, draw, law) in enumerate(nodes):
         if index == 0:
             continue
-        above, seen = paths[parent]
+        path, seen = paths[parent]
         earlier_siblings = [node for node in nodes[1:index] if node[1] == parent and node[2]]
         tried = tuple(node[0] for node in earlier_siblings)
         seen = (*seen, *(node[4] for node in earlier_siblings))
-        paths.append(((*above, (*tried, token)), (*seen, law)))
+        paths.append(((*path, (*tried, token)), (*seen, law)))
         if valid and draw != Draw.TOP:
-            found.append((Slot((*above, tried), seen, law, draw), token))
+            found.append((Slot((*path, tried), seen, law, draw), token))
     return found
 
 

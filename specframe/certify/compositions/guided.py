@@ -67,9 +67,9 @@ class Deepest:
         path = torch.full((len(node), tree.levels), -1)
         rows = torch.arange(len(node))
         for level in range(tree.levels, 0, -1):
-            here = length >= level
-            path[rows[here], level - 1] = node[here]
-            node = tree.parent.gather(1, node[:, None])[:, 0].where(here, node)
+            reached = length >= level
+            path[rows[reached], level - 1] = node[reached]
+            node = tree.parent.gather(1, node[:, None])[:, 0].where(reached, node)
         return Verdict(path=path, length=length, bonus=bonus)
 
 

@@ -155,11 +155,11 @@ def _astray(judge: Judge, rows: TokenTree, argmax: Tensor) -> Astray | None:
     """A row in which a judge emits another token than the target's, argmax [R, N]; None where there is none."""
     verdict = judge(rows, argmax)
     nodes = verdict.slots  # [R, A + 1], -1 padded
-    there = nodes >= 0
-    due = argmax.gather(1, nodes.clamp(min=0)).where(there, -1)
-    emitted = verdict.emitted(rows).where(there, -1)
+    real = nodes >= 0
+    due = argmax.gather(1, nodes.clamp(min=0)).where(real, -1)
+    emitted = verdict.emitted(rows).where(real, -1)
     apart = rows.parent.gather(1, nodes[:, 1:].clamp(min=0)) != nodes[:, :-1]
-    wrong = ((emitted != due) | torch.nn.functional.pad(apart & there[:, 1:], (1, 0))).any(1).nonzero()[:, 0]
+    wrong = ((emitted != due) | torch.nn.functional.pad(apart & real[:, 1:], (1, 0))).any(1).nonzero()[:, 0]
     if not len(wrong):
         return None
     row = wrong[:1]
@@ -180,8 +180,8 @@ def _row(tree: TokenTree, row: int, end: int, bonus: int, fill: int, vocab: int)
     parents, tokens = tree.parent[row].tolist(), tree.tokens[row].tolist()
     found = [(node + fill) % vocab for node in range(len(tokens))]
     found[end], node = bonus, end
-    while (above := parents[node]) >= 0:
-        found[above], node = tokens[node], above
+    while (parent := parents[node]) >= 0:
+        found[parent], node = tokens[node], parent
     return found
 
 
@@ -218,8 +218,8 @@ def check_search(small: SmallComposition) -> list[str]:
         drafter.bind(target)
     except SpecframeError:
         return []
-    held = HeldTree(policy)
-    parts = Parts(target, drafter, held, Deepest())
+    policies = HeldTree(policy)
+    parts = Parts(target, drafter, policies, Deepest())
     prompts = [[*range(1, 8)], [*range(9, 12)]]
     length = min(SEARCHES * parts.nodes, CONTEXT - len(prompts[0]) - parts.nodes)
     session = Session(parts, len(prompts), len(prompts[0]) + length + parts.nodes)
@@ -227,7 +227,7 @@ def check_search(small: SmallComposition) -> list[str]:
         session.admit([Request(tokens=prompt, max_new_tokens=length)])
         for _ in range(SEARCHES // len(prompts)):
             session.step()
-    return [f"the drafter's native search: other {FIELDS[name]} than level by level" for name in held.differing]
+    return [f"the drafter's native search: other {FIELDS[name]} than level by level" for name in policies.differing]
 
 
 @lru_cache(maxsize=1)

@@ -217,9 +217,9 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     same = "identical to plain decoding" if not greedy["divergences"] else f"{len(greedy['divergences'])} diverge"
     table.add_row("greedy", f"{counted(greedy['prompts'], 'prompt')}, {counted(greedy['tokens'], 'token')}: {same}")
-    for at in greedy["divergences"]:
-        kind = "a tie" if at["tie"] else "NOT A TIE"
-        table.add_row("", f"prompt {at['prompt'] + 1}, token {at['position']}: logits {at['gap']:.2e} apart, {kind}")
+    for row in greedy["divergences"]:
+        kind = "a tie" if row["tie"] else "NOT A TIE"
+        table.add_row("", f"prompt {row['prompt'] + 1}, token {row['position']}: logits {row['gap']:.2e} apart, {kind}")
     table.add_row(
         "margins",
         f"smallest {greedy['smallest_margin']:.2e}, median {greedy['median_margin']:.2e}; "

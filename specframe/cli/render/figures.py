@@ -50,7 +50,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("overhead", f"{share} the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     if summary["ahead"] is not None:
-        rows.append(("ahead", _ahead(summary["ahead"])))
+        rows.append(("ahead", _drafting_ahead(summary["ahead"])))
     if summary["devices"] is not None:
         rows.append(("devices", ", ".join(f"{part} on {device}" for part, device in summary["devices"].items())))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
@@ -69,7 +69,7 @@ def differs(summary: dict[str, Any]) -> bool:
     return bool(summary["lossless"]) and summary["identical_to_generate"] is False
 
 
-def _ahead(found: dict[str, float]) -> str:
+def _drafting_ahead(found: dict[str, float]) -> str:
     return (
         f"chains of {found['window']} tokens, ready in {found['hits']:.0%} of the cycles; drafting "
         f"{found['overlap_ms']:.2f} ms a cycle, {found['hidden_ms']:.2f} overlapped with the target, "

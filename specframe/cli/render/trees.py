@@ -49,8 +49,8 @@ def draw(cycle: TracedCycle) -> Group:
     branches: dict[int, Tree] = {}
     for node in cycle.nodes:
         label = _label(node.verdict, node)
-        above = branches.get(node.parent)
-        branches[node.index] = Tree(label, guide_style="dim") if above is None else above.add(label)
+        parent = branches.get(node.parent)
+        branches[node.index] = Tree(label, guide_style="dim") if parent is None else parent.add(label)
     end = cycle.path[-1] if cycle.path else 0
     branches[end].add(_label("bonus", cycle.bonus))
     return Group(heading, branches[0])

@@ -141,27 +141,27 @@ class SuffixAutomaton:
         length.append(length[self._last] + 1)
         link.append(0)
         self._count.append(0)
-        above = self._last
-        while above >= 0 and token not in following[above]:
-            following[above][token] = state
-            above = link[above]
-        if above >= 0:
-            found = following[above][token]
-            link[state] = found if length[found] == length[above] + 1 else self._split(above, token, found)
+        ancestor = self._last
+        while ancestor >= 0 and token not in following[ancestor]:
+            following[ancestor][token] = state
+            ancestor = link[ancestor]
+        if ancestor >= 0:
+            found = following[ancestor][token]
+            link[state] = found if length[found] == length[ancestor] + 1 else self._split(ancestor, token, found)
         self._last = state
 
-    def _split(self, above: int, token: int, found: int) -> int:
+    def _split(self, ancestor: int, token: int, found: int) -> int:
         """A new state for the substrings of `found` that are also suffixes of the new text."""
         following, link, length = self._next, self._link, self._length
         part = len(following)
         following.append(dict(following[found]))
-        length.append(length[above] + 1)
+        length.append(length[ancestor] + 1)
         link.append(link[found])
         self._count.append(self._count[found])
         link[found] = part
-        while above >= 0 and following[above].get(token) == found:
-            following[above][token] = part
-            above = link[above]
+        while ancestor >= 0 and following[ancestor].get(token) == found:
+            following[ancestor][token] = part
+            ancestor = link[ancestor]
         return part
 
     def _advance(self, token: int) -> None:

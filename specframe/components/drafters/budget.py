@@ -44,11 +44,11 @@ class Paying:
         own = draft.shape[1]
         columns = both.columns
         valid = [[*row] for row in columns[0]]
-        for row, real, above, texts in zip(self._rows, valid, *columns[1:], strict=True):
+        for row, real, parents, texts in zip(self._rows, valid, *columns[1:], strict=True):
             nodes, added = costs.taken + sum(real[:own]), sum(real[own:])
             scoring = costs.score(nodes)
-            below = reversed(range(1, len(real)))  # of equal siblings the first one stays
-            row.children = {(above[node], texts[node]): node for node in below if real[node]}
+            nodes_reversed = reversed(range(1, len(real)))  # of equal siblings the first one stays
+            row.children = {(parents[node], texts[node]): node for node in nodes_reversed if real[node]}
             row.own = own
             row.time = scoring + costs.level * draft.levels
             row.cost = costs.score(nodes + added) - scoring

@@ -154,11 +154,11 @@ class Fused:
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """Returns both drafts below root [B], merged into one tree."""
         draft = self.first.propose(root, self._recording or self.tree, context)
-        costs, beyond = context.costs, context
+        costs, extended = context.costs, context
         if costs is not None:
             valid, _, _ = draft.columns
-            beyond = replace(context, costs=costs.beyond(max(map(sum, valid)) - 1))
-        copied = self.second.propose(root, None, beyond)
+            extended = replace(context, costs=costs.beyond(max(map(sum, valid)) - 1))
+        copied = self.second.propose(root, None, extended)
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)
         both = draft.merge(copied, self.promise.nodes)

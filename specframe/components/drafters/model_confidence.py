@@ -88,7 +88,7 @@ class RatedForward:
         features = {tap: found[tap] for tap in asked.taps}
         if logits is None:
             return None, features
-        sure: Tensor = self._rater.confidence(asked.kept(found["last"]))
+        sure: Tensor = self._rater.confidence(asked.selected(found["last"]))
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), features
 

@@ -161,7 +161,7 @@ def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: floa
     return texts
 
 
-def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
+def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth: Tensor, real: Tensor) -> Tensor:
     """The logits of texts [B, L] and, after them, of mask rows, [B, L + M, V]; gradients reach the model.
 
     The row of depth d below a place is the mask token, d positions after it. It sees the text up to the place and the
@@ -179,7 +179,7 @@ def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth
     index = torch.arange(length, device=tokens.device)
     count = places.shape[1]
     text = torch.cat([(index <= index[:, None]).expand(batch, -1, -1), index <= places[..., None]], 1)  # [B, L + M, L]
-    own = (places[:, None] == places[..., None]) & (depth <= depth[:, None]) & kept[:, None]
+    own = (places[:, None] == places[..., None]) & (depth <= depth[:, None]) & real[:, None]
     own = own | torch.eye(count, dtype=torch.bool, device=tokens.device)
     own = torch.cat([own.new_zeros(batch, length, count), own], 1)
     positions = torch.cat([index.expand(batch, -1), places + depth], 1)
@@ -227,19 +227,19 @@ def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
 
 
 def read_exits(
-    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], running: Tensor | None = None
 ) -> list[Callable[[], Tensor]]:
     """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
     The logits are the model's `ending` applied to the output of the last of these layers, and gradients reach all of
-    it. One forward pass serves all exits. Where `kept` [layers, B] is False, a layer passes a text's states on
+    it. One forward pass serves all exits. Where `running` [layers, B] is False, a layer passes a text's states on
     unchanged.
     """
     found = architectures.layers(model, model.config.get_text_config())
     assert found is not None, "a target's layers are in one list"
     states: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        for layer, runs in zip(found[1], () if kept is None else kept, strict=kept is not None):
+        for layer, runs in zip(found[1], () if running is None else running, strict=running is not None):
             stack.callback(layer.register_forward_hook(partial(_leave_out, runs), with_kwargs=True).remove)
         for count in exits:
             stack.callback(found[1][count - 1].register_forward_hook(make_hook(str(count), states)).remove)

@@ -74,7 +74,7 @@ class Loaded:
 
             return end
         model = HeadModel(self.reader.model)
-        return lambda asked, states, memory: asked.kept(model(asked.tokens, states))
+        return lambda asked, states, memory: asked.selected(model(asked.tokens, states))
 
     def parts(self, exits: Sequence[int] = ()) -> list[LayerChoice | None]:
         """The layers of each of the parts that end after these numbers of layers; None: all that there are."""
@@ -135,8 +135,8 @@ class Checkpoint:
             if (reason := self._unlike(target)) is None:
                 return self._shared(target)
             log.warning("drafter model: it loads %s once more, since %s", self.model, reason)
-        there = None if target is None else text_of(target).device
-        device = str(there) if self.device == "auto" and there is not None else self.device
+        target_device = None if target is None else text_of(target).device
+        device = str(target_device) if self.device == "auto" and target_device is not None else self.device
         whole = HFTarget(
             model=self.model, dtype=self.dtype, device=device, revision=self.revision, attention=self.attention
         )
@@ -177,10 +177,10 @@ class Checkpoint:
 
     def _round(self, whole: HFTarget, coarseness: Coarseness) -> NativeForward | None:
         """Puts the matrices into so few bits; the native forward pass that computes with them, where it can."""
-        kept: Quantization = "int8" if coarseness == "int8" else "int4"
-        plain = coarseness == kept and self.group == BLOCK
-        quantize(whole.model, kept, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
-        whole.quantization = kept
+        quantization: Quantization = "int8" if coarseness == "int8" else "int4"
+        plain = coarseness == quantization and self.group == BLOCK
+        quantize(whole.model, quantization, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
+        whole.quantization = quantization
         model: Any = whole.model
         found = architectures.layers(model, whole.config)
         assert found is not None, "a target's layers are in one list"
@@ -255,9 +255,9 @@ def require_fitting(model: HFTarget, target: Target) -> Shared | None:
         )
     if not different:
         return None if mine == theirs else _prefix(size, mine, theirs, device)
-    kept = torch.ones(size, dtype=torch.bool)
-    kept[different] = False
-    tokens = kept.nonzero()[:, 0].to(device)
+    shared = torch.ones(size, dtype=torch.bool)
+    shared[different] = False
+    tokens = shared.nonzero()[:, 0].to(device)
     return Shared(tokens, tokens, theirs, mine)
 
 

@@ -57,10 +57,10 @@ class Trie:
 
     def best(self, count: int) -> Trie:
         """The trie of the root and the given number of nodes with the highest chances."""
-        kept = set(self.ranked()[:count])
+        chosen = set(self.ranked()[:count])
         trie, places = Trie(self.tokens[0]), {0: 0}
         for node in range(1, len(self)):
-            if node in kept:
+            if node in chosen:
                 places[node] = trie.add(places[self.parents[node]], self.tokens[node], self.chances[node])
         return trie
 

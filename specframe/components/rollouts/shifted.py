@@ -51,8 +51,8 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
     if n < 1:
         raise InputError(f"texts of {length} tokens are too short for blocks of {block}; raise train.length")
     index = torch.arange(n, device=teacher.tokens.device)
-    ahead = torch.arange(levels, device=index.device)
-    position = ((index + block)[:, None] + ahead).flatten()  # [n K]
+    offsets = torch.arange(levels, device=index.device)
+    position = ((index + block)[:, None] + offsets).flatten()  # [n K]
     inside = position.clamp(max=length - 1).expand(batch, -1)
     size = max(1, block)
     place = size - (block_end(n, size, index.device) - index)
@@ -61,7 +61,7 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
         tokens=F.pad(teacher.tokens[:, 1 : n + levels], (0, max(0, n + levels - length))),
         position=inside,
         mask=teacher.mask.gather(1, inside) & (position < length),
-        level=(place[:, None] + ahead).flatten(),
+        level=(place[:, None] + offsets).flatten(),
     )
 
 

@@ -90,16 +90,16 @@ class MaskedText:
         counts = torch.ones_like(teacher.mask) if everything else teacher.mask
         rows = sample_rows(counts, masks.count + 1, keep, least)
         index = torch.arange(length, device=tokens.device).expand(batch, -1)
-        places, kept = (torch.cat([each[part] for each in rows], 1) if rows else index[:, :0] for part in (0, 1))
-        below = [torch.full_like(each[0][0], level) for level, each in enumerate(rows, 1)]
-        depth = torch.cat(below) if below else index[0, :0]
-        logits = read_rows(model, tokens, int(masks.token or 0), places, depth, kept.bool())
+        places, real = (torch.cat([each[part] for each in rows], 1) if rows else index[:, :0] for part in (0, 1))
+        depths = [torch.full_like(each[0][0], level) for level, each in enumerate(rows, 1)]
+        depth = torch.cat(depths) if depths else index[0, :0]
+        logits = read_rows(model, tokens, int(masks.token or 0), places, depth, real.bool())
         position = torch.cat([index, places + depth], 1).clamp(max=length - 1)
-        there = torch.cat([torch.ones_like(index, dtype=torch.bool), kept.bool()], 1)
+        mask = torch.cat([torch.ones_like(index, dtype=torch.bool), real.bool()], 1)
         if everything:  # a cycle begins after the first token, whose own place has none before it
-            there = there & (torch.cat([index, places], 1) > 0)
+            mask = mask & (torch.cat([index, places], 1) > 0)
         level = torch.cat([torch.ones_like(index[0]), depth + 1])
-        return Student(logits, position, teacher.mask.gather(1, position) & there, level)
+        return Student(logits, position, teacher.mask.gather(1, position) & mask, level)
 
 
 class OnPolicy:

@@ -188,12 +188,12 @@ class HFTarget(LoadedModel):
             return 0  # what is read follows from the prompt's end
         if not self.image_tokens.isdisjoint(prompt):
             raise InputError("a prompt with an image is read whole: admit it without reading it ahead")
-        if not state.ahead and prompt:
+        if not state.early_tokens and prompt:
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
         if piece := state.place_ahead(prompt, limit, prefix):
             state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.of_prompts)))
-        return len(state.ahead)
+        return len(state.early_tokens)
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""

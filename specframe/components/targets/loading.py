@@ -83,14 +83,14 @@ def load(
     file = read_gguf(source.file) if source.is_gguf else None
     config = find_config(model, source, file)
     if packs and adapter is None and attention is None and chosen.type == "cpu":
-        kept = getattr(config, "dtype", None)
+        stored_dtype = getattr(config, "dtype", None)
         wanted = _wanted(dtype, chosen, source)
         rounding = None if packs is True else packs
         light = native_model.read(place, config, file, wanted, rounding, model) if isinstance(place, Path) else None
         if light is not None:
             if light.packed is None:
                 _require_finite(model, light)
-            _report_rounding(model, kept, light.dtype)
+            _report_rounding(model, stored_dtype, light.dtype)
             return light
     classes = architectures.find_classes(type(complete_config(config)))
     if classes is None:
@@ -102,7 +102,7 @@ def load(
         require_adapter(adapter)
     if reason := unread(config) if file is None else None:
         raise InputError(f"{model} cannot be a target: {reason}")
-    kept, wanted = getattr(config, "dtype", None), _wanted(dtype, chosen, source)
+    stored_dtype, wanted = getattr(config, "dtype", None), _wanted(dtype, chosen, source)
     stored = None
     if file is not None:
         file.require_template()
@@ -142,7 +142,7 @@ def load(
     if dtype == "stored" and chosen.type == "cpu" and loaded.dtype == torch.float16:
         loaded = loaded.float()  # which has all of its values
     _require_finite(model, loaded)
-    _report_rounding(model, kept, loaded.dtype)
+    _report_rounding(model, stored_dtype, loaded.dtype)
     ready: nn.Module = (make_plain(loaded) if source.is_gguf else loaded).to(chosen).eval().requires_grad_(False)
     return ready
 

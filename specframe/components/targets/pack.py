@@ -77,9 +77,9 @@ def _matrices(model: Any, config: Any, quantization: Quantization) -> dict[str, 
         if not isinstance(module, nn.Linear) and any(p.dim() > 1 for p in module.parameters(recurse=False))
     }
     if others or not inner:
-        held = ", ".join(sorted(others)) or "no list"
+        kinds = ", ".join(sorted(others)) or "no list"
         raise CompositionError(
-            f"{config.model_type} cannot be quantized: its layers have weights in {held}, "
+            f"{config.model_type} cannot be quantized: its layers have weights in {kinds}, "
             "and only linear layers can be replaced"
         )
     wanted = {*(module for module in inner if isinstance(module, nn.Linear)), model.get_output_embeddings()}

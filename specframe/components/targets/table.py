@@ -180,10 +180,10 @@ class TableTarget:
         last = (self._count - 1)[:, None, None].expand(-1, 1, self.order)
         root = self._windows(self._tokens).gather(1, last)  # [B, 1, order]
         tokens = tree.tokens.where(tree.valid, 0)[..., None]  # [B, N, 1]
-        above = tree.parent.clamp(min=0)[..., None].expand(-1, -1, self.order)
-        windows = root.expand_as(above)
+        parents = tree.parent.clamp(min=0)[..., None].expand(-1, -1, self.order)
+        windows = root.expand_as(parents)
         for _ in range(tree.levels):
-            windows = torch.cat([windows.gather(1, above)[..., 1:], tokens], -1)
+            windows = torch.cat([windows.gather(1, parents)[..., 1:], tokens], -1)
             windows = torch.where(tree.parent[..., None] < 0, root, windows)
         return windows
 

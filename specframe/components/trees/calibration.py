@@ -41,7 +41,7 @@ class Calibration:
     def sharpen(self, logits: Tensor, level: int) -> Tensor:
         """The logits [..., K, V] of K levels, from `level` on, for laws raised to their powers."""
         rows = logits.unbind(-2)
-        return torch.stack([row * self.power(level + below) for below, row in enumerate(rows)], -2)
+        return torch.stack([row * self.power(level + offset) for offset, row in enumerate(rows)], -2)
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -73,8 +73,8 @@ class Candidates:
         best = set(self.best(most))
         newest = range(self._first, len(self.values))
         found = added(math.exp(self.values[new]) for new in newest if new in best)
-        above = added(math.exp(self.values[parent]) for parent in self._beam if parent in best)
-        share = min(found / above, 1.0) if above else 0.0
+        before = added(math.exp(self.values[parent]) for parent in self._beam if parent in best)
+        share = min(found / before, 1.0) if before else 0.0
         gains = [found := found * share for _ in range(levels)]
         return added(gains)
 

@@ -243,10 +243,10 @@ class Dynamic:
         """
         every = torch.cat(values, 1)
         chosen = _largest(every, self.nodes).sort().values  # [B, n]
-        above = torch.cat(born, 1).gather(1, (chosen + (width - 1)) // width)  # the candidates' parents
+        parents = torch.cat(born, 1).gather(1, (chosen + (width - 1)) // width)  # the candidates' parents
         return TokenTree(
             tokens=torch.cat(tokens, 1).gather(1, chosen),
-            parent=torch.searchsorted(chosen, above, right=True) - 1,
+            parent=torch.searchsorted(chosen, parents, right=True) - 1,
             valid=every.gather(1, chosen) > -torch.inf,
             draw=torch.zeros_like(chosen),
             levels=min(len(values) - 1, self.budget),

@@ -54,13 +54,13 @@ def fill(
         origin: Tensor | None = None  # [M] the frontier node above each parent; None: the parent itself
         for j, level in enumerate(block):
             if j:
-                origin = level.above if origin is None else origin.index_select(0, level.above)
+                origin = level.grandparent if origin is None else origin.index_select(0, level.grandparent)
             going = None if limit is None else (limit > growth.levels)[:, None]  # [B, 1]
             if draw is Draw.TOP:
                 _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
             else:
-                here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
-                _add_sampled(growth, level, replace(proposal, logits=here), draw, context, going)
+                level_logits = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
+                _add_sampled(growth, level, replace(proposal, logits=level_logits), draw, context, going)
         done += len(block)
     return growth.tree
 

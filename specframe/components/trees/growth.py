@@ -52,8 +52,8 @@ class Growth:
         `record` gave the laws they were drawn from.
         """
         if self._maybe_invalid:
-            above = self._validity().gather(1, parents)  # [B, C]
-            valid = above if valid is None else valid & above
+            parent_validity = self._validity().gather(1, parents)  # [B, C]
+            valid = parent_validity if valid is None else valid & parent_validity
         if valid is not None:
             tokens = tokens.masked_fill(~valid, 0)
             self._maybe_invalid = True

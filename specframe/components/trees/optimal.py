@@ -78,20 +78,20 @@ def optimal_product_shape(acceptance: Table, nodes: int) -> Shape:
     order = count()  # of equal products the first found
     heap: list[tuple[float, int, Path, float]] = []  # paths here are places in `ranked`; last, the parent's value
 
-    def offer(above: Path, value: float, place: int) -> None:
-        level = len(above)
+    def offer(parent: Path, value: float, place: int) -> None:
+        level = len(parent)
         if level < len(ranked) and place < len(ranked[level]):
             share = acceptance[level][ranked[level][place]]
             if value * share > 0:
-                heapq.heappush(heap, (-value * share, next(order), (*above, place), value))
+                heapq.heappush(heap, (-value * share, next(order), (*parent, place), value))
 
     offer((), 1.0, 0)
     paths: list[Path] = []
     while heap and len(paths) < nodes:
-        value, _, path, above = heapq.heappop(heap)
+        value, _, path, parent_value = heapq.heappop(heap)
         paths.append(tuple(ranked[level][place] for level, place in enumerate(path)))
         offer(path, -value, 0)
-        offer(path[:-1], above, path[-1] + 1)
+        offer(path[:-1], parent_value, path[-1] + 1)
     return Shape(paths)
 
 

@@ -87,7 +87,7 @@ class Proposals:
             for place, node in enumerate(frontier.nodes[row].tolist()):
                 self._levels[paths[node]] = proposal, place
 
-    def below(self, path: Path) -> Tensor | None:
+    def logits_after(self, path: Path) -> Tensor | None:
         """The logits [V] of the level below a path; None where it proposed nothing."""
         found = self._find(path)
         if found is None:
@@ -110,11 +110,11 @@ class Proposals:
 
     def _find(self, path: Path) -> tuple[Proposal, int, int] | None:
         """The proposal, the place in it and its level that a path's children are from."""
-        above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._levels), None)
-        if above is None:
+        ancestor = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._levels), None)
+        if ancestor is None:
             return None
-        proposal, place = self._levels[above]
-        level = len(path) - len(above)
+        proposal, place = self._levels[ancestor]
+        level = len(path) - len(ancestor)
         return (proposal, place, level) if level < proposal.logits.shape[2] else None
 
 

@@ -25,7 +25,7 @@ class Level:
     """The children that one level of nodes gets; everything about them but their tokens."""
 
     parents: Tensor  # [M] nodes that have children, in index order
-    above: Tensor  # [M] the place of each parent's own parent among the parents one level up
+    grandparent: Tensor  # [M] the place of each parent's own parent among the parents one level up
     slot: Tensor  # [C] the place of each child's parent among `parents`
     rank: Tensor  # [C] which of its parent's choices each child is
     choices: int  # one more than the largest rank
@@ -36,7 +36,7 @@ class Level:
         """The level with its indices on a device."""
         return Level(
             self.parents.to(device),
-            self.above.to(device),
+            self.grandparent.to(device),
             self.slot.to(device),
             self.rank.to(device),
             self.choices,
@@ -64,7 +64,7 @@ class Shape:
         for depth in range(1, self.depth + 1):
             children = [path for path in self.paths if len(path) == depth]
             count = Counter(path[:-1] for path in children)  # in index order, as the children are
-            above = [places[parent[:-1]] for parent in count if parent]
+            grandparents = [places[parent[:-1]] for parent in count if parent]
             places = {parent: place for place, parent in enumerate(count)}
             groups = [(size, [places[p] for p in count if count[p] == size]) for size in sorted(set(count.values()))]
             laid = [(place, rank) for size, group in groups for place in group for rank in range(size)]
@@ -77,7 +77,7 @@ class Shape:
             rows.append(
                 Level(
                     parents=torch.tensor([index[parent] for parent in count]),
-                    above=torch.tensor(above or [0]),
+                    grandparent=torch.tensor(grandparents or [0]),
                     slot=torch.tensor([places[path[:-1]] for path in children]),
                     rank=torch.tensor([path[-1] for path in children]),
                     choices=max(path[-1] for path in children) + 1,

@@ -77,25 +77,25 @@ def descend(
         trying = slot > 0
         if not trying.any():
             break
-        here = slot[:, None]
-        begins = trying & ~run.gather(1, here)[:, 0]
+        column = slot[:, None]
+        begins = trying & ~run.gather(1, column)[:, 0]
         if begins.any():
             _, q = slots.law(slot, earlier)
-            later = (parent == node[:, None]) & (index >= here)  # [B, N]
-            alike = (source == source.gather(1, here)) & (q.gather(1, tokens) > 0)
+            later = (parent == node[:, None]) & (index >= column)  # [B, N]
+            alike = (source == source.gather(1, column)) & (q.gather(1, tokens) > 0)
             found = later & alike & ~(later & ~alike).cummax(1).values
-            without = unreplaced.gather(1, here)  # [B, 1]
+            without = unreplaced.gather(1, column)  # [B, 1]
             alone = without & (q.amax(1, keepdim=True) > SURE)
             found &= found.cumsum(1) <= torch.where(alone, 1, longest)
             run = torch.where(begins[:, None], found, run)
             judged = judge(left, q, Run(tokens, found, without))
             chance = torch.where(begins[:, None], judged[0], chance)
             cover = torch.where(begins[:, None], judged[1], cover)
-        accepted = random.bernoulli(chance.gather(1, here)[:, 0] * trying)
-        refused = trying & ~accepted & ~(run & (index > here)).any(1)
+        accepted = random.bernoulli(chance.gather(1, column)[:, 0] * trying)
+        refused = trying & ~accepted & ~(run & (index > column)).any(1)
         left = torch.where(refused[:, None], residual(left, cover), left)
         left = torch.where(accepted[:, None], laws.index_select(0, first + slot), left)
-        path.scatter_(1, length.where(accepted, tree.levels)[:, None], here)
+        path.scatter_(1, length.where(accepted, tree.levels)[:, None], column)
         length = length + accepted
         node, tried = slot.where(accepted, node), slot.where(trying, tried)
     path = path[:, :-1].where(torch.arange(tree.levels, device=p.device) < length[:, None], -1)

@@ -126,8 +126,8 @@ class Waves:
         inner = by_family.flatten().argsort(stable=True)[:total]
         place = torch.full_like(parent, -1).flatten()
         place[inner] = torch.arange(total, device=inner.device)
-        above = place.view(batch, count).gather(1, parent)
-        by_wave = ((depth * count + rank) * max(total, 1) + above).where(slot, torch.iinfo(torch.int64).max)
+        parent_place = place.view(batch, count).gather(1, parent)
+        by_wave = ((depth * count + rank) * max(total, 1) + parent_place).where(slot, torch.iinfo(torch.int64).max)
         slots = by_wave.flatten().argsort()
         levels, start, done = [], 0, 0
         for row in sizes[1:]:

@@ -51,14 +51,14 @@ class Traversal:
         waves = Waves.of(tree, record.earlier.sum(-1))
         ratio = ratios(tree, p, recorded).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
-        above = (first[:, None] + tree.parent.clamp(min=0)).flatten()
+        parent_index = (first[:, None] + tree.parent.clamp(min=0)).flatten()
         level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
         accept = p.new_zeros(batch * count)  # a of every node reached; 0 where there is none
         accept[first] = 1
         after = p.flatten(0, 1)  # [B N, V]
         left = after.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
         for depth, (parents, siblings) in enumerate(waves.levels, start=1):
-            accept = torch.where(level == depth, (accept[above] * ratio).clamp(max=1), accept)
+            accept = torch.where(level == depth, (accept[parent_index] * ratio).clamp(max=1), accept)
             nodes, rest = waves.inner[parents], left[parents]  # [M], [M, V], a view
             rest *= accept[nodes, None]
             for slots, going in zip(siblings, [*map(len, siblings[1:]), 0], strict=False):  # of the first parents
@@ -99,8 +99,8 @@ def settle(
     batch, count = accept.shape
     index = torch.arange(count, device=accept.device)
     first = torch.arange(0, batch * count, count, device=accept.device)
-    above = tree.parent.clamp(min=0)
-    last = torch.zeros_like(above).scatter_reduce(1, above, index * tree.valid, "amax")  # [B, N], each one's last child
+    parents = tree.parent.clamp(min=0)
+    last = torch.zeros_like(parents).scatter_reduce(1, parents, index * tree.valid, "amax")  # [B, N], its last child
     asked = torch.full_like(first, -1)  # [B], the position of the node that was drawn last
     undecided = torch.ones_like(first, dtype=torch.bool)
     node = bonus = torch.zeros_like(first)
@@ -116,8 +116,8 @@ def settle(
         law = scaled_law(node)  # [B, V]
         left = law.clone()
         mass = record.laws(first + slot).subtract_from(left)
-        here = accept.gather(1, node[:, None])[:, 0].clamp(min=torch.finfo(accept.dtype).tiny)
-        stays = remaining(here, mass)[0] / here
+        own_chance = accept.gather(1, node[:, None])[:, 0].clamp(min=torch.finfo(accept.dtype).tiny)
+        stays = remaining(own_chance, mass)[0] / own_chance
         stays = stays.where(followed & (node > 0), 1).clamp(max=1)
         passed = undecided & random.bernoulli(stays * undecided)
         rest = torch.where(passed[:, None], torch.where(followed[:, None], left, law), sure)
@@ -167,11 +167,11 @@ def post_order(tree: TokenTree, earlier: Tensor) -> Tensor:
 
 def path_to(tree: TokenTree, node: Tensor) -> tuple[Tensor, Tensor]:
     """The path from below the root to the nodes [B], as a Verdict has it, and its length: [B, A], [B]."""
-    above = tree.ancestors.gather(1, node[:, None, None].expand_as(tree.ancestors[:, :1]))[:, 0]  # [B, N]
-    level = (tree.depth - 1).where(above & (tree.depth > 0), tree.levels)  # the last column takes the others
+    ancestors = tree.ancestors.gather(1, node[:, None, None].expand_as(tree.ancestors[:, :1]))[:, 0]  # [B, N]
+    level = (tree.depth - 1).where(ancestors & (tree.depth > 0), tree.levels)  # the last column takes the others
     index = torch.arange(tree.tokens.shape[1], device=node.device).expand_as(level)
     path = node.new_full((len(node), tree.levels + 1), -1).scatter_(1, level, index)
-    return path[:, :-1], above.sum(1) - 1
+    return path[:, :-1], ancestors.sum(1) - 1
 
 
 def draw_bonus(left: Tensor, law: Tensor, random: RandomSource) -> Tensor:

@@ -58,9 +58,9 @@ def showing(
         states = scaled.transpose(1, 2).flatten(2)
         if lengths is not None:
             newest = Newest(lengths, states.device)
-            kept = newest.empty(states)
-            newest.put(kept, states)
-            states = kept
+            newest_states = newest.empty(states)
+            newest.put(newest_states, states)
+            states = newest_states
         captured[name] = states
         return own(module, query, *inputs, **options)
 

@@ -115,9 +115,9 @@ def _alone(committed: Committed, place: int) -> Committed:
 
 
 def _chosen(
-    state: State, forward: Forward, kv_selection: KVSelection, committed: Committed, at: tuple[int, int], context: int
+    state: State, forward: Forward, kv_selection: KVSelection, committed: Committed, pair: tuple[int, int], context: int
 ) -> Tensor:
-    row, place = at
+    row, place = pair
     memory = PromptMemory.of(state, row, place)
     (have,) = memory.counts
     kv_selection.open(1, have)
@@ -125,16 +125,16 @@ def _chosen(
     if isinstance(kv_selection, LookingAhead) and (steps := min(kv_selection.lookahead, context - have)) > 0:
         state.cache.reserve(have + steps)
         memory = PromptMemory.of(state, row, place)
-        queries = _ahead(state, forward, kv_selection.answers(committed), committed.root, (row, have, steps))
+        queries = _queries(state, forward, kv_selection.answers(committed), committed.root, (row, have, steps))
         size = memory.keys.shape[-1]
         kv_selection.look_ahead(queries.unflatten(-1, (-1, size)).transpose(2, 3).to(memory.keys.dtype), memory)
     slots = kv_selection.choose(memory).slots
     return slots[..., : int((slots[0, 0, 0] >= 0).sum())]
 
 
-def _ahead(state: State, forward: Forward, answer: Tensor | None, root: Tensor, at: tuple[int, int, int]) -> Tensor:
+def _queries(state: State, forward: Forward, answer: Tensor | None, root: Tensor, span: tuple[int, int, int]) -> Tensor:
     """The queries [layers, 1, T, heads * size] of a likely answer after a row; without one, the target's own."""
-    row, have, steps = at
+    row, have, steps = span
     layers = len(state.cache.layers)
     queries, taps = list[Tensor](), frozenset(f"query.{layer}" for layer in range(layers))
     best, taken = root[:, None], 0
@@ -158,7 +158,7 @@ def shortened(prompts: Prompts, select: PromptSelection | None) -> Prompts:
         return prompts
     texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device
     rows = [text[:count] for text, count in texts]
-    kept = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
-    count = torch.tensor([len(row) for row in kept], device=device)
-    tokens = pad_sequence([torch.tensor(row, device=device) for row in kept], batch_first=True)
+    chosen = [row if len(row) <= select.tokens else [row[place] for place in select.choose(row)] for row in rows]
+    count = torch.tensor([len(row) for row in chosen], device=device)
+    tokens = pad_sequence([torch.tensor(row, device=device) for row in chosen], batch_first=True)
     return Prompts(tokens, count, predicted=prompts.predicted)

@@ -99,7 +99,7 @@ class NativeForward:
             features["last"] = last
         if "best" in asked.taps and self._bounded is not None:
             features["best"] = self._bounded.argmax(last)
-        return None if asked.headless else logits_of(self.head, asked.kept(last)), features
+        return None if asked.headless else logits_of(self.head, asked.selected(last)), features
 
     @property
     def finds_best(self) -> bool:
@@ -135,8 +135,8 @@ class NativeForward:
                     part = replace(part, taps=frozenset(tap for tap in part.taps if not is_query(tap)))
                 last, features = self.decode(part, tree, memory)
                 if isinstance(memory, SplitInt8Cache):
-                    kept = [min(max(length - begin, 0), end - begin) for length in visibility.lengths[rows]]
-                    memory.append(asked.row + first, kept)
+                    counts = [min(max(length - begin, 0), end - begin) for length in visibility.lengths[rows]]
+                    memory.append(asked.row + first, counts)
                 for tap, values in {**features, "": last}.items():
                     if is_query(tap):
                         newest.put(found.setdefault(tap, newest.empty(values)), values, begin, rows)
@@ -252,8 +252,8 @@ def require_layers(forward: Forward, chosen: LayerChoice, kv_selection: KVSelect
         )
 
 
-def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | None) -> None:
-    """Makes a quantized copy of a target's layers, whose own matrices are `kept` in the given ones.
+def add_copy(forward: Forward, quantization: Quantization, own: Quantization | None) -> None:
+    """Makes a quantized copy of a target's layers, whose matrices have the quantization `own`, if any.
 
     Raises CompositionError where the target's passes cannot run it, or where its matrices have few bits themselves.
     """
@@ -261,8 +261,8 @@ def add_copy(forward: Forward, quantization: Quantization, kept: Quantization | 
         raise CompositionError(
             f"a draft by a copy in {quantization} runs by native passes: add `native: true` to the target, on a CPU"
         )
-    if kept is not None:
-        raise CompositionError(f"the target's matrices are in {kept} already: leave out the drafter's `quantize`")
+    if own is not None:
+        raise CompositionError(f"the target's matrices are in {own} already: leave out the drafter's `quantize`")
     forward.add_copy(quantization)
 
 

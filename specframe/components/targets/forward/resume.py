@@ -54,10 +54,10 @@ class Drafted:
         places = torch.full((batch, count), -1, dtype=torch.int64, device=tree.tokens.device)
         places[:, 0] = torch.where(self.known[:, 0] & (mine.tokens[:, 0] == tree.tokens[:, 0]), 0, -1)
         for _ in range(tree.levels):
-            above = places.gather(1, tree.parent.clamp(min=0))  # [B, N]
-            same = mine.parent[:, None] == above[..., None]  # [B, N, M]
+            parents = places.gather(1, tree.parent.clamp(min=0))  # [B, N]
+            same = mine.parent[:, None] == parents[..., None]  # [B, N, M]
             same &= mine.tokens[:, None] == tree.tokens[..., None]
-            same &= self.known[:, None] & ((above >= 0) & (tree.parent >= 0) & tree.valid)[..., None]
+            same &= self.known[:, None] & ((parents >= 0) & (tree.parent >= 0) & tree.valid)[..., None]
             found = torch.where(same.any(-1), same.int().argmax(-1), -1)
             places[:, 1:] = found[:, 1:]
         return places
@@ -98,9 +98,9 @@ def _run(run: Run, tree: TokenTree, asked: Pass, rows: SlotMap, drafted: Drafted
         return run(asked, rows.memory)
     chosen = drafted.chosen.rest
     found = _resumed(run, drafted, asked, tree, rows)
-    above = frozenset(tap for tap in asked.taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.kept[0])
+    upper_taps = frozenset(tap for tap in asked.taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.kept[0])
     entry = found[f"layer.{drafted.chosen.whole - 1}"]
-    logits, features = run(replace(asked, states=entry, layers=chosen, taps=above), rows.memory)
+    logits, features = run(replace(asked, states=entry, layers=chosen, taps=upper_taps), rows.memory)
     return logits, {**found, **features}
 
 
@@ -121,8 +121,8 @@ def run_over(
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
-    below = {f"{kind}.{layer}" for kind in ("layer", "query") for layer in range(chosen.whole)}
-    wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
+    lower_taps = {f"{kind}.{layer}" for kind in ("layer", "query") for layer in range(chosen.whole)}
+    wanted = (taps & lower_taps) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
     visibility: Mask | Listed
     if slots is None:
         visibility = rows.nodes(tree, nodes, positions)

@@ -149,7 +149,7 @@ class PathScan:
         rows = torch.arange(shape[0], device=paths.sees.device)[:, None]
         leaf = paths.sees.sum(1) == 1  # [B, N]: no other node sees it
         ends = leaf.int().argsort(dim=1, descending=True, stable=True)[:, : int(leaf.sum(1).max())]  # [B, M]
-        routes = paths.at[rows, ends][..., : int(paths.depth.max()) + 1].flatten(1)  # [B, M A]
+        routes = paths.nodes_by_depth[rows, ends][..., : int(paths.depth.max()) + 1].flatten(1)  # [B, M A]
         along = self._along(given, shape, routes, ends.shape[1])
         wide = None if state is None else state.repeat_interleave(ends.shape[1], 0)
         y = self._run(along, wide, small=True)[0].unflatten(0, (-1, ends.shape[1]))  # [B, M, A, ..]

@@ -64,7 +64,7 @@ class State:
         self.admitted: Prompts | None = None  # new rows, until their commit
         self._counts: list[int] = []  # tokens of each of them
         self._offset: Tensor | None = None  # [A], of their positions
-        self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
+        self.early_tokens: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self._ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
         self._begun: list[Mapping[str, Tensor]] = []  # of the beginning of a prompt that is being admitted
 
@@ -76,9 +76,9 @@ class State:
         row, more, width = len(self.rows.counts), len(prompts.tokens), prompts.tokens.shape[1]
         self._require_slots(more)
         self._require(width, f"a prompt of {width} tokens")
-        ahead, self._begun = len(self.ahead), list[Mapping[str, Tensor]]()
-        if ahead and more == 1 and not prompts.inputs and prompts.tokens[0, :ahead].tolist() == self.ahead:
-            start, self._begun = ahead, self._ahead_features
+        early, self._begun = len(self.early_tokens), list[Mapping[str, Tensor]]()
+        if early and more == 1 and not prompts.inputs and prompts.tokens[0, :early].tolist() == self.early_tokens:
+            start, self._begun = early, self._ahead_features
             self.cache.copy_row(self.slots - 1, row, start)
             self._forget_ahead()
         else:
@@ -109,12 +109,12 @@ class State:
         Raises InputError when slots or positions are used up.
         """
         self._require_slots(1)
-        if list(prompt[: len(self.ahead)]) != self.ahead:
+        if list(prompt[: len(self.early_tokens)]) != self.early_tokens:
             self._forget_ahead()
-        if not self.ahead and prefix is not None:
+        if not self.early_tokens and prefix is not None:
             self._put([prefix], [prompt], self.slots - 1)
             self.add_ahead(prefix.tokens, prefix.features)
-        start = len(self.ahead)
+        start = len(self.early_tokens)
         piece = list(prompt[start : min(start + limit, len(prompt) - 1)])
         if piece:
             self._require(start + len(piece), f"a prompt of {len(prompt)} tokens")
@@ -141,13 +141,13 @@ class State:
     def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
         """Reads a piece of a prompt in the last slot, after what was read ahead; returns its features [1, L, D]."""
         tokens = tensor_on(self.rows.count.device, [piece])
-        visibility = Causal(len(self.ahead), [len(piece)])
+        visibility = Causal(len(self.early_tokens), [len(piece)])
         positions = torch.arange(visibility.start, visibility.end, device=tokens.device)[None]
         return forward.run(Pass(tokens, positions, visibility, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
 
     def add_ahead(self, piece: Sequence[int], features: Mapping[str, Tensor]) -> None:
         """Notes a piece of a prompt that was read ahead."""
-        self.ahead += piece
+        self.early_tokens += piece
         self._ahead_features.append(features)
         self.cache.guarded = True
 
@@ -169,7 +169,7 @@ class State:
             self._queries = torch.stack(known) if len(known) == len(queries) else None
 
     def _forget_ahead(self) -> None:
-        self.ahead, self._ahead_features = [], []
+        self.early_tokens, self._ahead_features = [], []
         self.cache.guarded = False
 
     def _join(self, prompts: Prompts, bonus: Tensor) -> Committed:
@@ -255,10 +255,10 @@ class State:
         self.features, self.drafted = {}, None
 
 
-def _newest_last(queries: Tensor, kept: Tensor, count: Tensor) -> Tensor:
+def _newest_last(queries: Tensor, accepted: Tensor, count: Tensor) -> Tensor:
     """The queries [layers, B, A, D] of kept nodes [B, A], `count` of a row, of all [layers, B, N, D]; 0 before them."""
-    places = torch.arange(kept.shape[1], device=kept.device) - (kept.shape[1] - count)[:, None]  # [B, A]
-    nodes = kept.gather(1, places.clamp(min=0))[None, ..., None]
+    places = torch.arange(accepted.shape[1], device=accepted.device) - (accepted.shape[1] - count)[:, None]  # [B, A]
+    nodes = accepted.gather(1, places.clamp(min=0))[None, ..., None]
     found = queries.gather(2, nodes.expand(len(queries), -1, -1, queries.shape[3]))
     return found * (places >= 0)[None, ..., None]
 

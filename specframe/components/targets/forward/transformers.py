@@ -107,7 +107,7 @@ class TransformersForward:
         logits, features = self._run(asked, options)
         if asked.headless:
             return None, features
-        return asked.kept(logits) if which is None else gather_each(logits, which), features
+        return asked.selected(logits) if which is None else gather_each(logits, which), features
 
     def _run(self, asked: Pass, options: dict[str, Any]) -> tuple[Tensor, Features]:
         lengths = asked.visibility.lengths if isinstance(asked.visibility, Causal) else None

@@ -131,10 +131,10 @@ def write_text(path: Path, text: str) -> None:
 
 def _commit() -> str | None:
     """The git commit of specframe's own checkout, when it runs from one."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5, check=True
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

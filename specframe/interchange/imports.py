@@ -128,10 +128,10 @@ def _tap(tap: str) -> str:
     return f"the output of layer {tap.partition('.')[2]}, counted from 0" if tap.startswith("layer.") else tap
 
 
-def _entries(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def _entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """The entries of a config that are more than the shape of layers, nested ones by dotted names."""
     for name, value in config.items():
         if isinstance(value, Mapping) and name not in LEFT_OUT:
-            yield from _entries(value, f"{above}{name}.")
+            yield from _entries(value, f"{prefix}{name}.")
         elif name not in LEFT_OUT and value is not None:
-            yield f"{above}{name}", json.dumps(value)
+            yield f"{prefix}{name}", json.dumps(value)

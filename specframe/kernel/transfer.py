@@ -59,8 +59,8 @@ def packed_like(like: Tensor, tokens: Sequence[Sequence[int]], parents: Sequence
 def depths_from(parents: Sequence[int]) -> list[int]:
     """The number of edges between the root and each node of one row."""
     depths: list[int] = []
-    for above in parents:
-        depths.append(depths[max(above, 0)] + 1 if depths else 0)
+    for parent in parents:
+        depths.append(depths[max(parent, 0)] + 1 if depths else 0)
     return depths
 
 
@@ -71,8 +71,8 @@ def seen_from(parents: Sequence[Sequence[int]]) -> bytearray:
     count = len(parents[0])
     seen = bytearray(len(parents) * count * count)
     for first, row in zip(range(0, len(seen), count * count), parents, strict=True):
-        for node, above in enumerate(row):
-            own, up = first + node * count, first + max(above, 0) * count
+        for node, parent in enumerate(row):
+            own, up = first + node * count, first + max(parent, 0) * count
             seen[own : own + count] = seen[up : up + count]
             seen[own + node] = 1
     return seen

@@ -122,9 +122,9 @@ class TokenTree:
         """Returns this tree with a chain of `top` nodes below node `leaves[row]` of each row, up to `nodes` nodes."""
         return _graft(self, leaves, chains, nodes)
 
-    def only(self, kept: Sequence[Sequence[int]]) -> TokenTree:
+    def only(self, nodes: Sequence[Sequence[int]]) -> TokenTree:
         """The tree of these nodes of each row, with all above them; rows with fewer end in invalid nodes."""
-        return _only(self, kept)
+        return _only(self, nodes)
 
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
@@ -171,9 +171,9 @@ def _merge(tree: TokenTree, other: TokenTree, nodes: int | None = None) -> Token
     for row, real, parents, tokens in zip(rows, *other.columns, strict=True):
         place: dict[int, int | None] = {0: 0}  # their nodes among ours
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            above = place.get(parent)
-            if real[node] and above is not None:
-                place[node] = row.add(above, token)
+            place_of_parent = place.get(parent)
+            if real[node] and place_of_parent is not None:
+                place[node] = row.add(place_of_parent, token)
     return _grown(tree, rows)
 
 
@@ -189,15 +189,15 @@ def _graft(
     return _grown(tree, rows)
 
 
-def _only(tree: TokenTree, kept: Sequence[Sequence[int]]) -> TokenTree:
+def _only(tree: TokenTree, chosen_nodes: Sequence[Sequence[int]]) -> TokenTree:
     """The tree of some nodes (see `TokenTree.only`)."""
-    width = max(map(len, kept))
+    width = max(map(len, chosen_nodes))
     rows, levels = [], 0
-    for nodes, parents in zip(kept, tree.parent.tolist(), strict=True):
+    for nodes, parents in zip(chosen_nodes, tree.parent.tolist(), strict=True):
         places = {node: place for place, node in enumerate(nodes)}
-        above = [-1, *(places[parents[node]] for node in nodes[1:])]
-        levels = max(levels, *depths_from(above))
-        rows.append([(*node, 1) for node in zip(nodes, above, strict=True)] + [(0, 0, 0)] * (width - len(nodes)))
+        new_parents = [-1, *(places[parents[node]] for node in nodes[1:])]
+        levels = max(levels, *depths_from(new_parents))
+        rows.append([(*node, 1) for node in zip(nodes, new_parents, strict=True)] + [(0, 0, 0)] * (width - len(nodes)))
     chosen, parent, valid = numbers_like(tree.parent, rows).unbind(-1)  # [B, N]
     packed = tree.packed.gather(2, chosen.expand(5, *chosen.shape)) * valid
     packed[1], packed[2] = parent, valid
@@ -229,9 +229,9 @@ def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
     valid, parents, tokens = tree.columns
     top = (tree.valid & (tree.draw == Draw.TOP)).tolist()
     rows = []
-    for kept, above, texts, real in zip(top, parents, tokens, valid, strict=True):
-        known = {key: node for node, key in enumerate(zip(above, texts, strict=True)) if kept[node]}
-        rows.append(_Row(known, depths_from(above), maxsize if nodes is None else nodes - sum(real)))
+    for mergeable, row_parents, texts, real in zip(top, parents, tokens, valid, strict=True):
+        known = {key: node for node, key in enumerate(zip(row_parents, texts, strict=True)) if mergeable[node]}
+        rows.append(_Row(known, depths_from(row_parents), maxsize if nodes is None else nodes - sum(real)))
     return rows
 
 

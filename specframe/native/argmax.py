@@ -38,15 +38,15 @@ class BoundedHead:
         norms = torch.zeros(4, len(head.packed) * TILE, dtype=torch.float64)
         record = head.record
         load_native().specframe_copy(ctypes.byref(record), self.copy.packed.data_ptr(), norms.data_ptr())
-        self._lost, self._kept = _bounds(norms, head.in_features)  # [tiles * TILE] each
+        self._lost, self._copied = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
-        self.record = BoundedWeight(head.record, self.copy.record, self._lost.data_ptr(), self._kept.data_ptr())
+        self.record = BoundedWeight(head.record, self.copy.record, self._lost.data_ptr(), self._copied.data_ptr())
         """The record that native code reads; valid while this lives."""
 
     def bounds(self, states: Tensor) -> Tensor:
         """Bounds of the error of the copy's logits, for states [M, K]: [M, N], to within the last bits."""
         off = (states.float() - _rounded(states)).norm(dim=-1)[:, None]
-        found: Tensor = self._lost * states.float().norm(dim=-1)[:, None] + self._kept * off
+        found: Tensor = self._lost * states.float().norm(dim=-1)[:, None] + self._copied * off
         return found[:, : self.head.out_features]
 
     def argmax(self, states: Tensor) -> Tensor:
@@ -177,9 +177,9 @@ def _bounds(norms: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
     and its largest scale. The first bound has what the sums of floats may be off by, too: of the head's products, and
     of the copy's, where the codes are taken as positive, and what that adds is subtracted.
     """
-    lost, size, kept = norms[:3].sqrt()
+    lost, size, copied = norms[:3].sqrt()
     sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * norms[3] * math.sqrt(inputs)
-    return ((lost + UNIT * sums) * (1 + 1e-5)).float(), (kept * (1 + 1e-5)).float()
+    return ((lost + UNIT * sums) * (1 + 1e-5)).float(), (copied * (1 + 1e-5)).float()
 
 
 def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

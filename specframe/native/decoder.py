@@ -60,7 +60,7 @@ class PackedLayers:
         with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values,
         uint8 that of split int8.
         """
-        self._kept: list[Tensor] = []
+        self._buffers: list[Tensor] = []
         attention = layers[0].self_attn
         size: int = attention.head_dim
         heads, groups = attention.q_proj.out_features // size, attention.k_proj.out_features // size
@@ -257,7 +257,7 @@ class PackedLayers:
         if weight is None:
             return None
         values = weight.detach().float().contiguous()
-        self._kept.append(values)
+        self._buffers.append(values)
         return values.data_ptr()
 
 

@@ -72,7 +72,7 @@ class NativeDraft:
         self,
         search: BeamSearch,
         roots: Tensor,
-        held: Sequence[int],
+        counts: Sequence[int],
         outputs: Tensor,
         cache: KeysAndValues,
         pairs: NewPairs | None = None,
@@ -82,14 +82,14 @@ class NativeDraft:
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
-        `held` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
+        `counts` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
         the features after each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
         [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
         for the new pairs and the levels. A window (sinks, recent) shows the first and the newest pairs of a row alone.
         """
-        batch, new_pairs = len(held), 0 if pairs is None else pairs.most
-        blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
-        self._check(roots, held, outputs, blocks, pairs, states, tail)
+        batch, new_pairs = len(counts), 0 if pairs is None else pairs.most
+        blocks, angles = self.parts.layers.memory(cache, slots_for(search, counts, new_pairs, self.parts.block))
+        self._check(roots, counts, outputs, blocks, pairs, states, tail)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
         rows = SessionRows(
             rows=batch,
@@ -98,14 +98,14 @@ class NativeDraft:
             cache=blocks.data_ptr(),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
-            held=ctypes.addressof(numbers := (c_int64 * batch)(*held)),
+            held=ctypes.addressof(numbers := (c_int64 * batch)(*counts)),
             outputs=outputs.data_ptr(),
             states=None if states is None else states.data_ptr(),
             tail=None if tail is None else tail.data_ptr(),
             shift=self.parts.block - 1,
             roots=roots.data_ptr(),
             sinks=0 if window is None else window[0],
-            recent=max(held) if window is None else window[1],
+            recent=max(counts) if window is None else window[1],
         )
         new = None if pairs is None else packed_pairs(pairs)
         if self._wanted is None or self._wanted[0] is not search:
@@ -126,7 +126,7 @@ class NativeDraft:
     def _check(
         self,
         roots: Tensor,
-        held: Sequence[int],
+        counts: Sequence[int],
         outputs: Tensor,
         blocks: Tensor,
         pairs: NewPairs | None,
@@ -134,7 +134,7 @@ class NativeDraft:
         tail: Tensor | None,
     ) -> None:
         """Raises ValueError for tensors that native code would read or write beyond, or take for something else."""
-        batch, width, block, cells = len(held), self.parts.layers.shape.width, self.parts.block, self.parts.cells
+        batch, width, block, cells = len(counts), self.parts.layers.shape.width, self.parts.block, self.parts.cells
         if roots.dtype != torch.int64 or roots.shape != (batch,) or not roots.is_contiguous():
             raise ValueError(f"roots are contiguous int64 [{batch}], not {roots.dtype} {list(roots.shape)}")
         wanted: list[tuple[Tensor, tuple[int, ...]]] = [(outputs, (batch, block, width))]
@@ -144,7 +144,7 @@ class NativeDraft:
         for tensor, shape in wanted:
             if tensor.dtype != torch.float32 or tensor.shape != shape or not tensor.is_contiguous():
                 raise ValueError(f"outputs and states are contiguous float32 {list(shape)}, not {list(tensor.shape)}")
-        if batch > blocks.shape[1] or min(held) < 1:
+        if batch > blocks.shape[1] or min(counts) < 1:
             raise ValueError(f"the cache has {blocks.shape[1]} rows, not {batch}; each has a pair or more")
         if pairs is None:
             return
@@ -153,9 +153,9 @@ class NativeDraft:
         check_pairs(pairs, batch, width, self._embeddings.dtype, self.parts.entry)
 
 
-def slots_for(search: BeamSearch, held: Sequence[int], new: int, block: int) -> int:
+def slots_for(search: BeamSearch, counts: Sequence[int], new: int, block: int) -> int:
     """The slots that a draft may write, after rows of so many pairs, up to `new` of them new: blocks of K pairs."""
-    return max(held) + new + (search.depth + 1) * search.width * block
+    return max(counts) + new + (search.depth + 1) * search.width * block
 
 
 @lru_cache(maxsize=64)

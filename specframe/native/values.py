@@ -22,7 +22,7 @@ class NewPairs:
     embeddings: Tensor  # [B - first, M, D], of their tokens; or, with `tokens`, the table [V, D] of all
     features: Sequence[Tensor]  # [B - first, N, D] each: of one kind, or of as many as the network's `entry` takes
     fresh: Sequence[int]  # how many of the M are a row's
-    kept: Sequence[Sequence[int]] | None = None  # the N that are the pairs', `fresh` of each row; None: the first ones
+    places: Sequence[Sequence[int]] | None = None  # of the N, `fresh` of each row, its pairs'; None: the first
     tokens: Sequence[Sequence[int]] | None = None  # of each row
 
     @property
@@ -42,8 +42,8 @@ def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, ent
             raise ValueError(f"pairs are contiguous {dtype} {list(shape)}, not {tensor.dtype} {list(tensor.shape)}")
     if len(pairs.features) > 1 and (entry is None or entry.in_features != width * len(pairs.features)):
         raise ValueError(f"the network does not read {len(pairs.features)} features of a token")
-    kept = [range(new) for new in pairs.fresh] if pairs.kept is None else pairs.kept
-    for name, lists, end in (("nodes", kept, nodes), ("tokens", pairs.tokens, pairs.embeddings.shape[0])):
+    places = [range(new) for new in pairs.fresh] if pairs.places is None else pairs.places
+    for name, lists, end in (("nodes", places, nodes), ("tokens", pairs.tokens, pairs.embeddings.shape[0])):
         if lists is None:
             continue
         if [*map(len, lists)] != list(pairs.fresh) or not all(0 <= min(row) <= max(row) < end for row in lists):
@@ -54,7 +54,7 @@ def packed_pairs(pairs: NewPairs) -> Pairs:
     """The pairs as native code takes them."""
     fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
     features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
-    kept, tokens = _padded(pairs.kept, pairs.most), _padded(pairs.tokens, pairs.most)
+    places, tokens = _padded(pairs.places, pairs.most), _padded(pairs.tokens, pairs.most)
     found = Pairs(
         first=pairs.first,
         most=pairs.most,
@@ -64,9 +64,9 @@ def packed_pairs(pairs: NewPairs) -> Pairs:
         taps=len(pairs.features),
         nodes=pairs.features[0].shape[1],
         features=ctypes.addressof(features),
-        kept=None if kept is None else ctypes.addressof(kept),
+        kept=None if places is None else ctypes.addressof(places),
     )
-    found.arrays = fresh, features, kept, tokens  # the structure holds addresses alone
+    found.arrays = fresh, features, places, tokens  # the structure holds addresses alone
     return found
 
 

@@ -56,7 +56,7 @@ class Blocks:
         if len(parts) == 1:
             return parts[0].take(nodes)
         if nodes.is_cpu and (places := parts[-1].places(nodes)) is not None:
-            return parts[-1].at(places)
+            return parts[-1].select(places)
         return cls.joined(parts).take(nodes)
 
     def places(self, nodes: Tensor) -> list[int] | None:
@@ -69,7 +69,7 @@ class Blocks:
             places += [found[node] for node in wanted]
         return places
 
-    def at(self, places: list[int]) -> Blocks:
+    def select(self, places: list[int]) -> Blocks:
         """Selects nodes by their places among the B R, as many of every row, [B F]."""
         batch, count = self.nodes.shape
         if places == [*range(batch * count)]:
@@ -110,7 +110,7 @@ class Blocks:
             sees=self.sees.expand(-1, count, -1),
         )
 
-    def above(self, others: Blocks) -> Blocks:
+    def stack(self, others: Blocks) -> Blocks:
         """Stacks these rows above the others' rows, which have as many nodes."""
         return Blocks(
             nodes=torch.cat([self.nodes, others.nodes]),
@@ -149,11 +149,11 @@ class Queries:
         """
         batch, runs, count, _ = masks.shape
         device = masks.device
-        ahead = torch.arange(1, count + 1, device=device)
+        offsets = torch.arange(1, count + 1, device=device)
         own = torch.eye(runs, dtype=torch.bool, device=device).kron(_causal(count, device))  # [F M, F M]
         return cls(
             inputs=masks.flatten(1, 2),
-            positions=(position[..., None] + ahead).flatten(1),
+            positions=(position[..., None] + offsets).flatten(1),
             mask=torch.cat([repeated(path, count), own.expand(batch, -1, -1)], 2),
         )
 

@@ -165,13 +165,13 @@ def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
     first = min(row for stash in stashes for row in stash.rows if row is not None)
     if len(stashes) == 1 and list(stashes[0].rows) == list(range(first, first + len(counts))):
         return stashes[0].pairs
-    held, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
+    filled, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
     for stash in stashes:
         for row, fresh in zip(stash.rows, stash.fresh, strict=True):
             if row is not None:
-                before = held[row - first]
+                before = filled[row - first]
                 places += [(start + entry, row - first, before + entry) for entry in range(fresh)]
-                held[row - first] += fresh
+                filled[row - first] += fresh
             start += stash.pairs[0].shape[1]
     sources, rows, columns = tensor_on(stashes[0].pairs[0].device, list(zip(*places, strict=True)))
     found = []

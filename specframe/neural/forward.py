@@ -61,7 +61,7 @@ class Pass:
     places: Tensor | None = None  # [.., B, T] int64, what the model is given as positions; None: `positions`
     inputs: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, such as images
 
-    def kept(self, values: Tensor) -> Tensor:
+    def selected(self, values: Tensor) -> Tensor:
         """The entries [B, T, ..] of the positions to keep: [B, E, ..]."""
         return values[:, self.keep] if isinstance(self.keep, slice) else gather_each(values, self.keep)
 
@@ -119,12 +119,12 @@ class Newest:
         """True if the first of them may be a token before `end`."""
         return end > self._first
 
-    def put(self, kept: Tensor, values: Tensor, begin: int = 0, rows: slice = EVERY) -> None:
-        """Writes those among the tokens from `begin` on, of values [R, T, D], into the rows of `kept` [B, W, D]."""
-        at = self._places[rows] - begin
-        inside = (at >= 0) & (at < values.shape[1])
-        found = gather_each(values, at.clamp(0, values.shape[1] - 1))
-        kept[rows] = torch.where(inside[..., None], found, kept[rows])
+    def put(self, newest: Tensor, values: Tensor, begin: int = 0, rows: slice = EVERY) -> None:
+        """Writes those among the tokens from `begin` on, of values [R, T, D], into the rows of `newest` [B, W, D]."""
+        places = self._places[rows] - begin
+        inside = (places >= 0) & (places < values.shape[1])
+        found = gather_each(values, places.clamp(0, values.shape[1] - 1))
+        newest[rows] = torch.where(inside[..., None], found, newest[rows])
 
     def empty(self, values: Tensor) -> Tensor:
         """Zeros [B, W, D] to write into, like values [R, T, D]."""

@@ -80,38 +80,38 @@ class NativeSearch:
         self._draft = draft
         self._taps = taps
         self._table = table
-        self._kept: tuple[object, Tensor, Tensor] | None = None  # what the session carries, as native code wrote it
+        self._written: tuple[object, Tensor, Tensor] | None = None  # what the session carries, as native code wrote it
 
     @without_gradients
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
         """The trees below root [B], and the number of the drafter's forward passes."""
         session, parts = self._session, self._draft.parts
-        if parts.cells is not None and (session.kept is not None or session.waiting > parts.cells.longest):
+        if parts.cells is not None and (session.windowed is not None or session.waiting > parts.cells.longest):
             session.settle()  # along a text, and where a window drops pairs, PyTorch runs the LSTM
         pending, new = session.outlined, None
-        held, known, states, tail = session.counts, len(root), None, None
+        counts, known, states, tail = session.counts, len(root), None, None
         outputs = torch.empty(len(root), parts.block, parts.layers.shape.width)
         if pending is not None:
             pending, new = self._new(pending)
             known = pending.first
-            held = [*session.counts[:known], *pending.held]
+            counts = [*session.counts[:known], *pending.held]
         if known:
             outputs[:known] = session.draft[0].outputs[:, 0]
         if parts.cells is not None:
             states, tail = self._carried()
         more = 0 if new is None else new.most
-        session.aim(parts.block - 1 + slots_for(search, held, more, parts.block))
-        kept = session.kept
-        window = None if kept is None else (kept.window.sinks, kept.window.recent)
+        session.aim(parts.block - 1 + slots_for(search, counts, more, parts.block))
+        entries = session.windowed
+        window = None if entries is None else (entries.window.sinks, entries.window.recent)
         grow = self._draft.grow
-        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, tail, window)
+        tree, passes = grow(search, root.contiguous(), counts, outputs, session.cache, new, states, tail, window)
         if pending is not None:
             assert new is not None
             dtype, rest, carried = new.embeddings.dtype, outputs[known:], session.carried
             if states is not None and tail is not None:
                 carried = cache(partial(_in_dtype, states, tail, dtype))
                 session.carried = carried
-                self._kept = carried, states, tail
+                self._written = carried, states, tail
 
             def settled() -> Blocks:
                 state = (carried() if callable(carried) else carried)[0]
@@ -127,8 +127,8 @@ class NativeSearch:
         Those that it wrote last are as they were left: in the network's dtype they are made once PyTorch asks.
         """
         session = self._session
-        if self._kept is not None and session.carried is self._kept[0]:
-            return self._kept[1:]
+        if self._written is not None and session.carried is self._written[0]:
+            return self._written[1:]
         states = torch.stack(session.state, 2).transpose(0, 1).float().contiguous()
         return states, session.tail.float().contiguous()
 
@@ -142,12 +142,12 @@ class NativeSearch:
             tokens, fused = whole.pairs[0].chunk(2, -1)
             return whole, NewPairs(whole.first, tokens.contiguous(), [fused.contiguous()], whole.fresh)
         features = committed.features
-        scored, kept = (features.scored, features.paths) if isinstance(features, KeptFeatures) else (features, None)
+        scored, nodes = (features.scored, features.paths) if isinstance(features, KeptFeatures) else (features, None)
         found = [scored[tap].contiguous() for tap in self._taps]
         if self._table is not None:
-            return pending, NewPairs(pending.first, self._table, found, pending.fresh, kept, committed.texts)
+            return pending, NewPairs(pending.first, self._table, found, pending.fresh, nodes, committed.texts)
         embedded = session.embed(committed.tokens.narrow(1, 0, max(pending.fresh)))
-        return pending, NewPairs(pending.first, embedded, found, pending.fresh, kept)
+        return pending, NewPairs(pending.first, embedded, found, pending.fresh, nodes)
 
 
 def _in_dtype(states: Tensor, tail: Tensor, dtype: torch.dtype) -> Carried:

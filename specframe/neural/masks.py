@@ -49,7 +49,7 @@ class TextWindow:
         """The most entries of a row that are cached."""
         return self.sinks + self.recent + self.slack
 
-    def held(self, total: int) -> int:
+    def cached(self, total: int) -> int:
         """Returns the number of cached entries of a row that has so many."""
         over = total - self.most
         return total if over <= 0 else total + self.slack * (-over // self.slack)
@@ -131,10 +131,10 @@ def visible_drafts(drafts: Drafts) -> Tensor:
     chain = torch.arange(count, device=device).repeat(drafts.levels)  # [levels K]
     level = torch.arange(drafts.levels, device=device).repeat_interleave(count)
     own = (chain == chain[:, None]) & (level <= level[:, None])  # [levels K, levels K]
-    above = text <= drafts.roots.repeat(1, drafts.levels)[..., None]  # [B, levels K, L]
+    prefix = text <= drafts.roots.repeat(1, drafts.levels)[..., None]  # [B, levels K, L]
     seen = torch.zeros(batch, *2 * (drafts.length + drafts.count,), dtype=torch.bool, device=device)
     seen[:, : drafts.length, : drafts.length] = text <= text[:, None]
-    seen[:, drafts.length :, : drafts.length] = above
+    seen[:, drafts.length :, : drafts.length] = prefix
     seen[:, drafts.length :, drafts.length :] = own
     return seen
 

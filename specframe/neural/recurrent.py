@@ -36,7 +36,7 @@ class Ancestry:
         return self.sees.sum(-1) - 1
 
     @cached_property
-    def at(self) -> Tensor:
+    def nodes_by_depth(self) -> Tensor:
         """The node of each depth on the way to every node, [B, N, N]; anything beyond the node's own depth."""
         nodes = self.sees.shape[-1]
         depth = self.depth[:, None].expand_as(self.sees)
@@ -50,7 +50,7 @@ class Ancestry:
         They count in the `width - 1` inputs before the tree, followed by the tree's.
         """
         back = torch.arange(width - 1, -1, -1, device=self.sees.device)
-        return _after(self.at, self.depth[..., None] - back, width - 1)
+        return _after(self.nodes_by_depth, self.depth[..., None] - back, width - 1)
 
 
 def _after(path: Tensor, steps: Tensor, before: int) -> Tensor:

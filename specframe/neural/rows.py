@@ -33,16 +33,16 @@ class WindowEntries:
         """Entries written in place of the pairs that were pending, until they are noted."""
         self._values: Tensor | None = None  # [B, most, P]
 
-    def held(self, first: int, fresh: Sequence[int]) -> list[int]:
+    def cached(self, first: int, fresh: Sequence[int]) -> list[int]:
         """Returns the number of cached entries of the rows from `first` on, once they have so many more."""
-        return [self.window.held(had + new) for had, new in zip(self.totals[first:], fresh, strict=True)]
+        return [self.window.cached(had + new) for had, new in zip(self.totals[first:], fresh, strict=True)]
 
     def expanded(self, pending: Pending, values: Tensor) -> Pending:
         """The entries to be written for new ones [B, M, P]: of a row that drops some, all that it keeps."""
         dropped = [
-            have + new - held
-            for have, new, held in zip(
-                pending.starts, pending.fresh, self.held(pending.first, pending.fresh), strict=True
+            have + new - cached
+            for have, new, cached in zip(
+                pending.starts, pending.fresh, self.cached(pending.first, pending.fresh), strict=True
             )
         ]
         if not any(dropped):
@@ -57,8 +57,8 @@ class WindowEntries:
                 part, starts[row] = torch.cat([part[:sinks], part[sinks + less :]]), 0
             parts.append(part)
         fresh = [len(part) for part in parts]
-        held = [start + new for start, new in zip(starts, fresh, strict=True)]
-        return Pending(pending.first, (pad_sequence(parts, batch_first=True),), fresh, starts, held)
+        cached = [start + new for start, new in zip(starts, fresh, strict=True)]
+        return Pending(pending.first, (pad_sequence(parts, batch_first=True),), fresh, starts, cached)
 
     def write(self, pending: Pending) -> None:
         """Takes note of written entries."""
@@ -102,7 +102,7 @@ class RowSession:
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self._draft: list[Blocks] | Callable[[], Blocks] = []  # or what makes the root, once that is asked for
-        self.kept: WindowEntries | None = None
+        self.windowed: WindowEntries | None = None
         """Entries that a window keeps; None without one."""
         self._stashes: list[Stash] = []
         self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
@@ -172,8 +172,8 @@ class RowSession:
             self._asked, total = False, more
         if committed.prompt is not None:
             self.counts += [0] * len(fresh)
-            if self.kept is not None:
-                self.kept.totals += [0] * len(fresh)
+            if self.windowed is not None:
+                self.windowed.totals += [0] * len(fresh)
             self._visible = None
             self.join(len(fresh))
         self._waiting = total
@@ -194,8 +194,8 @@ class RowSession:
         self._stashes = [moved for stash in self._stashes if (moved := stash.moved(places)) is not None]
         self._waiting = [self._waiting[row] for row in chosen]
         self.counts = [self.counts[row] for row in chosen]
-        if self.kept is not None:
-            self.kept.keep(rows)
+        if self.windowed is not None:
+            self.windowed.keep(rows)
         self.cache.keep(rows)
         self._visible = None
         self.draft = [] if self._stashes else [root.keep(rows) for root in self.draft[:1]]
@@ -218,7 +218,7 @@ class RowSession:
         if (found := self.outlined) is None:
             return None
         found = replace(found, pairs=self.prepare(by_row(self._stashes, found.fresh)))
-        return found if self.kept is None else self.within(self.kept, found)
+        return found if self.windowed is None else self.within(self.windowed, found)
 
     @property
     def outlined(self) -> Pending | None:
@@ -234,21 +234,21 @@ class RowSession:
         """The commit whose pairs, as they stand in it, are all that is to be taken in; None where they are others."""
         stash, first = self._stashes[0], self._waiting.count(0)
         alone = len(self._stashes) == 1 and list(stash.rows) == list(range(first, len(self.counts)))
-        return stash.committed if alone and self.kept is None else None
+        return stash.committed if alone and self.windowed is None else None
 
-    def within(self, kept: WindowEntries, pending: Pending) -> Pending:
+    def within(self, entries: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
-        return kept.expanded(pending, pending.pairs[0])
+        return entries.expanded(pending, pending.pairs[0])
 
     def settle_by(self, pending: Pending, root: Callable[[], Blocks]) -> None:
         """Takes note that pending pairs were taken in, given a function that makes their rows' root."""
-        if self.kept is not None:
-            self.kept.write(pending)
-            self.kept.totals = [had + new for had, new in zip(self.kept.totals, self._waiting, strict=True)]
+        if self.windowed is not None:
+            self.windowed.write(pending)
+            self.windowed.totals = [had + new for had, new in zip(self.windowed.totals, self._waiting, strict=True)]
         self._stashes, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
-        self._draft = [self.draft[0].above(root())] if pending.first else root
+        self._draft = [self.draft[0].stack(root())] if pending.first else root
 
     def aim_after(self, pending: Pending, length: int, width: int | None = None) -> Tensor:
         """Returns the slots [B, length] after the entries that pending rows had, where the next pass writes.

@@ -120,14 +120,14 @@ class FeatureSession(RowSession):
 
     def limit(self, window: TextWindow) -> None:
         """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
-        self.kept = WindowEntries(window)
+        self.windowed = WindowEntries(window)
         self.room = min(self.room, window.most)
 
-    def within(self, kept: WindowEntries, pending: Pending) -> Pending:
+    def within(self, entries: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs within a window. With a state, which runs through all pairs, `take` drops some instead."""
         if not self.state:
-            return super().within(kept, pending)
-        return replace(pending, held=kept.held(pending.first, pending.fresh))
+            return super().within(entries, pending)
+        return replace(pending, held=entries.cached(pending.first, pending.fresh))
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the network's `inputs` argument, [B, M, 2D]: a drafter that drafts nothing fuses nothing."""
@@ -150,7 +150,7 @@ class FeatureSession(RowSession):
         seen = (pair >= 0).expand(len(counts), -1)
         if len(set(counts)) > 1:
             seen = seen & (pair < tensor_on(device, counts)[:, None])
-        if self.kept is not None and (near := self.kept.window.sees(pair, counts)) is not None:
+        if self.windowed is not None and (near := self.windowed.window.sees(pair, counts)) is not None:
             seen = seen & near
         return seen
 
@@ -170,8 +170,8 @@ class FeatureSession(RowSession):
             return self.draft[0].outputs
         batch, width = frontier.nodes.shape
         k = self.block
-        tokens, above = self._trace(frontier)
-        origin = Blocks.among(self.draft, above)
+        tokens, parents = self._trace(frontier)
+        origin = Blocks.among(self.draft, parents)
         pairs = self._pairs(tokens, self.network.features(origin.outputs)).flatten(0, 1)  # [BF, k, 2D]
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
         inputs, state = self.network.inputs(pairs, state)  # [BF, k, D]
@@ -214,8 +214,8 @@ class FeatureSession(RowSession):
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
         device = pairs.device
         tail = self.tail[first:]
-        if self.kept is not None and self.state:
-            self.kept.instead = written = self.kept.expanded(pending, inputs)
+        if self.windowed is not None and self.state:
+            self.windowed.instead = written = self.windowed.expanded(pending, inputs)
             (inputs,), fresh, starts = written.pairs, written.fresh, written.starts
             tail = tail * (tensor_on(device, starts) > 0)[:, None, None]  # nothing stands before a row's first pair
         if self.asking > 1:
@@ -250,7 +250,7 @@ class FeatureSession(RowSession):
 
     def _before(self, slots: Tensor, counts: Tensor, width: int) -> Tensor:
         """Mask of the slots that pairs at slots [B, T] see before the last layer, those up to their own."""
-        window = None if self.kept is None else self.kept.window
+        window = None if self.windowed is None else self.windowed.window
         return pairs_before(slots, counts, width, self.asking - 1, window)
 
     def aim(self, width: int) -> None:
@@ -278,18 +278,18 @@ class FeatureSession(RowSession):
         for _ in range(self.block - 1):
             path.append(parent.gather(1, path[-1]))
         tokens = [frontier.tree.tokens.gather(1, step) for step in reversed(path)]
-        above = parent.gather(1, path[-1])
-        return tokens[0][:, :, None] if self.block == 1 else torch.stack(tokens, 2), above
+        parents = parent.gather(1, path[-1])
+        return tokens[0][:, :, None] if self.block == 1 else torch.stack(tokens, 2), parents
 
-    def _path(self, above: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    def _path(self, earlier: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the slots, and the expansions, on the path to each frontier node: [B, F, W + S k] and [B, F, S].
 
-        `above` [B, F, S - F] and `own` [B, F, F]: which expansions lie on the path, earlier ones and the frontier's.
+        `earlier` [B, F, S - F] and `own` [B, F, F]: which expansions lie on the path, earlier ones and the frontier's.
         """
         committed = self.visible[:, None].expand(-1, own.shape[1], -1)  # [B, F, W]
         if self.block == 1:  # then the expansions are slots
-            path = torch.cat([committed, above, own], 2)
+            path = torch.cat([committed, earlier, own], 2)
             return path, path[:, :, committed.shape[2] :]
-        sees = torch.cat([above, own], 2)
+        sees = torch.cat([earlier, own], 2)
         drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]
         return torch.cat([committed, drafted], 2), sees

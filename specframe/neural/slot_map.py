@@ -135,10 +135,10 @@ class SlotMap:
         -1 follows those of a row that has fewer. Positions stay those of the text.
         """
         self.memory.choose(first, slots.clamp(min=0))
-        kept = (slots[0, :, 0] >= 0).sum(-1)
+        counts = (slots[0, :, 0] >= 0).sum(-1)
         offset = torch.zeros_like(self.count) if self.offset is None else self.offset
-        self.offset = torch.cat([offset[:first], offset[first:] + self.count[first:] - kept])
-        self.fill(torch.cat([self.count[:first], kept]), [*self.counts[:first], *kept.tolist()])
+        self.offset = torch.cat([offset[:first], offset[first:] + self.count[first:] - counts])
+        self.fill(torch.cat([self.count[:first], counts]), [*self.counts[:first], *counts.tolist()])
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

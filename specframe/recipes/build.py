@@ -220,16 +220,16 @@ class _Reader:
         options: dict[str, Any] = {}
         given: dict[str, str] = {}
         for written, value in values.items():
-            here = (*key, written)
-            name = current_name(written, component, f"{(origin := self.recipe.origin(here))}: {dotted(here)}")
+            path = (*key, written)
+            name = current_name(written, component, f"{(origin := self.recipe.origin(path))}: {dotted(path)}")
             source = origin.rpartition(":")[0]
             if name not in known:
                 options_known = f" (options: {', '.join(known) or 'none'})"
-                self.report(here, f"unknown option{suggest(name, known) or self.elsewhere(name) or options_known}")
+                self.report(path, f"unknown option{suggest(name, known) or self.elsewhere(name) or options_known}")
             elif given.get(name) == source:  # of two sources the later one overrides, by whichever name
-                self.report(here, f"'{name}' is given twice, by its old name and its new one")
+                self.report(path, f"'{name}' is given twice, by its old name and its new one")
             else:
-                self.read_value(known[name], value, here, options)
+                self.read_value(known[name], value, path, options)
             given[name] = source
         for option in known.values():
             if option.required and option.name not in given:

@@ -193,8 +193,8 @@ class _Expansion:
                 )
             dots = len(found[1])
             steps = re.findall(r"[\w$-]+", found[2])
-            there, value = self._find((*(key[:-dots] if dots else ()), *steps))
-            size += self.measure(there, value)
+            place, value = self._find((*(key[:-dots] if dots else ()), *steps))
+            size += self.measure(place, value)
         return size
 
     def _find(self, steps: tuple[str | int, ...]) -> tuple[Key, Any]:

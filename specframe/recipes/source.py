@@ -40,10 +40,10 @@ class Source:
     origins: dict[Key, str]
     """The place of each value, "file:line"; OmegaConf does not keep the lines."""
 
-    def over(self, below: Source) -> Source:
+    def over(self, base: Source) -> Source:
         """This one, with its missing values taken from the one below."""
-        data = merged(below.data, self.data)
-        origins = {k: v for k, v in (below.origins | self.origins).items() if has(data, k)}
+        data = merged(base.data, self.data)
+        origins = {k: v for k, v in (base.origins | self.origins).items() if has(data, k)}
         return Source(self.path, data, origins)
 
 
@@ -70,11 +70,11 @@ def _read_family(path: Path, children: tuple[Path, ...], read: dict[Path, Source
     origin = own.origins.get(("extends",), str(path))
     if not isinstance(parents, list) or not all(isinstance(p, str) and p.endswith(SUFFIXES) for p in parents):
         raise RecipeError(f"{origin}: extends names a recipe file or a list of them, which end in .yaml or .yml")
-    below = Source(path, {}, {})
+    base = Source(path, {}, {})
     for parent in parents:
         place = Path(normpath(path.parent / _home(parent, origin)))
-        below = _read_family(place, (*children, path.resolve()), read).over(below)
-    read[path.resolve()] = family = own.over(below)
+        base = _read_family(place, (*children, path.resolve()), read).over(base)
+    read[path.resolve()] = family = own.over(base)
     return family
 
 
@@ -145,14 +145,14 @@ class _Tree:
         if len(self.open) > DEEPEST:
             raise self._error(node, "it is nested too deeply for a recipe")
         self.open.add(node)
-        size = 1 + sum(map(self.measure, self._below(node)))
+        size = 1 + sum(map(self.measure, self._children(node)))
         self.open.remove(node)
         if size > MOST:
             raise self._error(node, f"it is too large for a recipe: more than {MOST} values")
         self.sizes[node] = size
         return size
 
-    def _below(self, node: yaml.Node) -> list[yaml.Node]:
+    def _children(self, node: yaml.Node) -> list[yaml.Node]:
         if isinstance(node, yaml.SequenceNode):
             return list(node.value)
         if not isinstance(node, yaml.MappingNode):
@@ -187,15 +187,15 @@ def _lines(node: yaml.Node | None, prefix: Key = ()) -> dict[Key, int]:
     return found
 
 
-def merged(below: Any, above: Any) -> Any:
-    """`above` laid over `below`; a section that changes `use` starts afresh: old options would not fit."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    if "use" in above and below.get("use", above["use"]) != above["use"]:
-        return above
-    result = dict(below)
-    for key, value in above.items():
-        result[key] = merged(below[key], value) if key in below else value
+def merged(base: Any, override: Any) -> Any:
+    """`override` laid over `base`; a section that changes `use` starts afresh: old options would not fit."""
+    if not isinstance(base, dict) or not isinstance(override, dict):
+        return override
+    if "use" in override and base.get("use", override["use"]) != override["use"]:
+        return override
+    result = dict(base)
+    for key, value in override.items():
+        result[key] = merged(base[key], value) if key in base else value
     return result
 
 

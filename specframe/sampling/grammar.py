@@ -120,24 +120,24 @@ class GrammarProcessor:
         Behind a text that is none of the grammar's everything is allowed, for nothing is banned there.
         """
         answer = list(text[self._prompt :])
-        below: list[list[int]] = [[] for _ in tokens]
+        edges: list[list[int]] = [[] for _ in tokens]
         for node, parent in enumerate(parents[1:], 1):
-            below[parent].append(node)
+            edges[parent].append(node)
         with self._turn:
             if self._read(answer) < len(answer) or not self._grammar.ends.isdisjoint(answer[-1:]):
                 return [True] * len(tokens)
             allowed = [True] + [False] * (len(tokens) - 1)
-            self._descend(0, tokens, below, allowed)
+            self._descend(0, tokens, edges, allowed)
         return allowed
 
-    def _descend(self, node: int, tokens: Sequence[int], below: Sequence[Sequence[int]], allowed: list[bool]) -> None:
+    def _descend(self, node: int, tokens: Sequence[int], edges: Sequence[Sequence[int]], allowed: list[bool]) -> None:
         """Marks the allowed nodes below one at which the matcher stands, and leaves it there."""
-        for child in below[node]:
+        for child in edges[node]:
             if tokens[child] in self._grammar.ends:
                 allowed[child] = self._matcher.is_accepting()
             elif self._matcher.try_consume_tokens([tokens[child]]):
                 allowed[child] = True
-                self._descend(child, tokens, below, allowed)
+                self._descend(child, tokens, edges, allowed)
                 self._matcher.rollback(1)
 
     def _allowed(self, text: list[int], vocab: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -159,10 +159,10 @@ class GrammarProcessor:
         known = self._text
         common = len(known)
         if text[:common] != known:
-            common = next(at for at, pair in enumerate(zip(known, [*text, -1], strict=False)) if pair[0] != pair[1])
+            common = next(i for i, pair in enumerate(zip(known, [*text, -1], strict=False)) if pair[0] != pair[1])
             self._matcher.rollback(len(known) - common)
         new = text[common:]
-        end = next((at for at, token in enumerate(new) if token in self._grammar.ends), len(new))
+        end = next((i for i, token in enumerate(new) if token in self._grammar.ends), len(new))
         read = self._matcher.try_consume_tokens(new[:end]) if end else 0
         self._text = text[: common + read]
         ended = read == end < len(new) and self._matcher.is_accepting()

@@ -30,7 +30,7 @@ def follow_argmax(tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -
         verdict.paths.append(path)
         verdict.tokens.append([wanted[node] for node in (0, *path)])
         if verdict.gaps is not None:
-            verdict.gaps.append(next((at for at, node in enumerate((0, *path)) if missing[0][node]), None))
+            verdict.gaps.append(next((index for index, node in enumerate((0, *path)) if missing[0][node]), None))
     return Verdict.of(verdict, tree)
 
 
@@ -44,8 +44,8 @@ def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: Token
     gaps = torch.zeros_like(found, dtype=torch.bool)
     node = found.new_zeros(len(found), 1)  # [B, 1]
     for _ in range(tree.levels + 1):
-        here = logits.gather(1, node[..., None].expand(-1, -1, logits.shape[-1]))  # [B, 1, V]
-        best, missing = sampling.argmax_and_gaps(here, tree, node)
+        node_logits = logits.gather(1, node[..., None].expand(-1, -1, logits.shape[-1]))  # [B, 1, V]
+        best, missing = sampling.argmax_and_gaps(node_logits, tree, node)
         found.scatter_(1, node, best)
         if missing is not None:
             gaps.scatter_(1, node, missing)

@@ -266,8 +266,8 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     vocab = logits.shape[-1]
     # On a CPU, sorting a tree's laws would take longer than scoring it, and mostly few tokens have all the mass.
     sizes = [size for size in FEW if size < vocab and logits.is_cpu]
-    kept = _nucleus(logits.reshape(-1, vocab).softmax(-1), p, sizes)
-    return logits.masked_fill(~kept.view_as(logits), -math.inf)
+    nucleus = _nucleus(logits.reshape(-1, vocab).softmax(-1), p, sizes)
+    return logits.masked_fill(~nucleus.view_as(logits), -math.inf)
 
 
 def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
@@ -280,14 +280,14 @@ def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
     best, order = law.topk(sizes[0])
     inside = ~(best.cumsum(-1) - best >= p)  # where the mass before a token falls short, or is not a number
     inside[:, 0] = True
-    kept = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
+    nucleus = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
     last = inside.sum(-1, keepdim=True) - 1
     # Which of equally likely tokens are kept is up to the sort.
     tied = best.gather(1, last) == best.gather(1, (last + 1).clamp(max=sizes[0] - 1))
     unsettled = (inside[:, -1] | tied[:, 0]).nonzero()[:, 0]
     if len(unsettled):
-        kept[unsettled] = _nucleus(law[unsettled], p, sizes[1:])
-    return kept
+        nucleus[unsettled] = _nucleus(law[unsettled], p, sizes[1:])
+    return nucleus
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:

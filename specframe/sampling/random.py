@@ -166,8 +166,8 @@ class Stream:
     def _look(self) -> None:
         # Finds this cycle's numbers in the block, a new one where the last is used up.
         if self._block is None or self._age == CYCLES:
-            ahead = torch.arange(CYCLES, device=self.device)
-            self._block, self._age = self._hash(self._places, self._cycle[:, None] + ahead), 0
+            offsets = torch.arange(CYCLES, device=self.device)
+            self._block, self._age = self._hash(self._places, self._cycle[:, None] + offsets), 0
         part = self._block[:, self._age]
         if self._now is not None and self._now.shape == part.shape:
             self._now.copy_(part)  # a captured step reads from this address
@@ -220,8 +220,8 @@ class PositionStream:
         call, self._call = self._call, self._call + 1
         if self._block is None or self._used + call >= self._block.shape[1]:
             self._first, self._used = self.place, 0
-            ahead = torch.arange(max(PLACES, 2 * call + 2), device=self._keys.device)  # [P]
-            self._block = unit(scramble_all(self._keys[:, None] + scramble_all(self._first[:, None] + ahead)))
+            offsets = torch.arange(max(PLACES, 2 * call + 2), device=self._keys.device)  # [P]
+            self._block = unit(scramble_all(self._keys[:, None] + scramble_all(self._first[:, None] + offsets)))
         where = (self.place - self._first + call)[:, None]  # [B, 1]
         return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
 

@@ -268,7 +268,7 @@ def test_a_policy_that_watches_levels_is_asked_level_by_level() -> None:
     policy = Dynamic(depth=3, width=2, nodes=6)
     recording = RecordingTree(policy)
     drafted = one.propose(torch.tensor([3]), recording, context)
-    assert recording.records[0].below(()) is not None
+    assert recording.records[0].logits_after(()) is not None
     seen: list[int] = []
 
     def wrap_search(search):
@@ -317,8 +317,8 @@ def test_the_cache_has_room_for_a_prompt_longer_than_states_are_wide(method: str
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"kept": [[0, 1, 7]]}, "as many nodes as new pairs, from 0 to 6"),
-        ({"kept": [[0, 1]]}, "as many nodes as new pairs, from 0 to 6"),
+        ({"places": [[0, 1, 7]]}, "as many nodes as new pairs, from 0 to 6"),
+        ({"places": [[0, 1]]}, "as many nodes as new pairs, from 0 to 6"),
         ({"tokens": [[0, 1, 2]]}, "pairs are contiguous torch.float32"),
         ({"embeddings": torch.zeros(9, SIZE), "tokens": [[0, 9, 2]]}, "as many tokens as new pairs, from 0 to 8"),
         ({"fresh": [0]}, "each has one or more"),
@@ -333,7 +333,7 @@ def test_pairs_that_native_code_would_misread_are_refused(given: dict[str, Any],
         "features": [torch.zeros(1, 7, SIZE)],
         "fresh": [3],
     }
-    check_pairs(NewPairs(0, **fitting, kept=[[0, 1, 6]]), 1, SIZE, torch.float32, None)
+    check_pairs(NewPairs(0, **fitting, places=[[0, 1, 6]]), 1, SIZE, torch.float32, None)
     with pytest.raises(ValueError, match=message):
         check_pairs(NewPairs(0, **(fitting | given)), 1, SIZE, torch.float32, None)
 

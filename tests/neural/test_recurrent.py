@@ -47,7 +47,7 @@ def test_every_node_knows_its_path_and_the_inputs_on_it(parent, width):
     for row, above in enumerate(parent):
         for node in range(len(above)):
             path = path_of(above, node)
-            assert paths.at[row, node, : len(path)].tolist() == path
+            assert paths.nodes_by_depth[row, node, : len(path)].tolist() == path
             assert int(paths.depth[row, node]) == len(path) - 1
             inputs = [*range(width - 1), *(width - 1 + on for on in path)]
             assert windows[row, node].tolist() == inputs[-width:]

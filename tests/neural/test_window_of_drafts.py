@@ -153,7 +153,7 @@ def test_a_draft_sees_the_first_pairs_and_the_newest_alone(method: str) -> None:
     length = 75
     whole = text(drafter, length)
     read(drafter, whole, [length])
-    held = TextWindow(20, 3).held(length)
+    held = TextWindow(20, 3).cached(length)
     assert 23 < held <= TextWindow(20, 3).most
     kept = torch.tensor([0, 1, 2, *range(length - 20, length)])
     positions = torch.tensor([[0, 1, 2, *range(held - 20, held)]])
@@ -174,7 +174,7 @@ def test_memory_is_constant(method: str) -> None:
     for prompt in (100, 1400):
         read(drafter, whole, [prompt, *range(prompt + 5, prompt + 96, 5)])
         session = drafter._session
-        sizes.append((session.cache.capacity, session.kept._values.shape))
+        sizes.append((session.cache.capacity, session.windowed._values.shape))
     assert sizes[0] == sizes[1]
     assert sizes[0][0] < 100 + TextWindow(24, 2).most + 512
 

@@ -123,13 +123,13 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
         return None
     name = json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str)
     with using(parts.threads.target if parts.threads else None):
-        here = (processor(), torch.get_num_threads())
+        machine_key = (processor(), torch.get_num_threads())
         notes, machine = cache_folder() / "costs", Machine()
-        note = notes / f"{_digest(EDITION, model, name, MANY, *here)}.json"
-        if (kept := _kept(note, machine)) is not None:
-            return kept
+        note = notes / f"{_digest(EDITION, model, name, MANY, *machine_key)}.json"
+        if (cached := _cached_costs(note, machine)) is not None:
+            return cached
         busy = machine.busy  # before anything is timed
-        passes = _passes(target, notes / "passes" / f"{_digest(EDITION, model, *here)}.json", machine)
+        passes = _passes(target, notes / "passes" / f"{_digest(EDITION, model, *machine_key)}.json", machine)
         (one, short), (many, _) = (_draft_seconds(parts, rows, SHORT) for rows in (1, MANY))
         length = min(CONTEXT, parts.target.context // 2)
         read = max(_draft_seconds(parts, 1, length)[1] - short, 0.0) / max(length - SHORT, 1)
@@ -148,7 +148,7 @@ class Machine:
         return share
 
 
-def _kept(note: Path, machine: Machine) -> Costs | None:
+def _cached_costs(note: Path, machine: Machine) -> Costs | None:
     """The costs of a note; None where there is none, or it is not whole, or of a busy machine that is quiet now."""
     try:
         costs = read_costs(note)
@@ -163,8 +163,8 @@ def _kept(note: Path, machine: Machine) -> Costs | None:
 
 def _passes(target: Any, note: Path, machine: Machine) -> Costs:
     """The costs of a target's forward passes, whichever drafter they were timed with first."""
-    if (kept := _kept(note, machine)) is not None:
-        return kept
+    if (cached := _cached_costs(note, machine)) is not None:
+        return cached
     with alone(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
         longer = time_longer(target)

@@ -164,13 +164,13 @@ def report_defaults(target: Target, named: Collection[str], taken: Collection[st
     """
     asked = asked_of(target)
     sampling = [] if set(SHARED) & set(named) else ["do_sample", *SHARED]
-    kept = [name for name in asked if name in taken and name not in named]
+    adopted = [name for name in asked if name in taken and name not in named]
     left = [name for name in asked if name in NEUTRAL and name not in (*taken, *named)]
     left += [name for name in sampling if name in asked]
     shown = [
         f"{_listed(asked, names)}, which {what}"
         for names, what in (
-            (kept, "is taken over where the section `sampling` names no other"),
+            (adopted, "is taken over where the section `sampling` names no other"),
             (left, "is not used: a recipe decodes by its section `sampling`, and `specframe.decoder` by all of them"),
         )
         if names

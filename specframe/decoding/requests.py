@@ -182,16 +182,16 @@ def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
         return draft
     fields = torch.stack([draft.tokens, draft.parent, draft.valid.long(), draft.draw.long()], 1)  # one copy to the host
     parts: list[list[list[int]]] = fields.tolist()
-    kept, whole = list[list[int]](), True
+    nodes, whole = list[list[int]](), True
     for entry, own, (tokens, parents, valid, draws) in zip(entries, guides, parts, strict=True):
         allowed = [allows(entry.text, tokens, parents) for allows in own]
         left = {0}
         for node, parent in enumerate(parents[1:], 1):
             if parent in left and valid[node] and (draws[node] != Draw.TOP or all(each[node] for each in allowed)):
                 left.add(node)
-        kept.append(sorted(left))
+        nodes.append(sorted(left))
         whole = whole and len(left) == sum(valid)
-    return draft if whole else draft.only(kept)
+    return draft if whole else draft.only(nodes)
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:

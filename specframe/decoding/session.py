@@ -114,7 +114,7 @@ class Session:
         self._watch, self._room = watch, room
         self._overlap = Overlap(parts.drafter, self.clock, parts.threads)
         self._concluding = False  # rows keep their places until the cycle is over
-        self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
+        self._early_prompt: Sequence[int] | None = None  # the prompt that is being read before its admission
         if isinstance(parts.tree, Observer):
             parts.tree.open(slots, room)
         self._open()
@@ -141,7 +141,7 @@ class Session:
             return 0
         require_claim(self.parts.target, self)
         with self.clock.phase("prefill"):
-            self._ahead = prompt
+            self._early_prompt = prompt
             return read(prompt, limit, prefix)
 
     @torch.inference_mode()
@@ -273,8 +273,8 @@ class Session:
         self._random.join(random)
         self.live += entries
         self._verification.renew()
-        if self._ahead in [request.tokens for request in requests]:
-            self._ahead = None
+        if self._early_prompt in [request.tokens for request in requests]:
+            self._early_prompt = None
         self._root = torch.cat([self._root, cycle.committed.root])
         self._sampling = sampling_of(self.live)
         self._release()
@@ -285,7 +285,7 @@ class Session:
         self._overlap.end()
         self._pause = Pause()
         for part in self._stateful:
-            if part is self.parts.tree or (part is self.parts.target and self._ahead is not None):
+            if part is self.parts.tree or (part is self.parts.target and self._early_prompt is not None):
                 part.keep(torch.zeros(0, dtype=torch.int64, device=self._device))
             else:
                 part.open(self.slots, self._room)

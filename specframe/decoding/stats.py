@@ -73,7 +73,7 @@ class Acceptance:
     def conditional_alpha(self) -> list[float]:
         """Share accepted at each depth among cycles whose path reached the depth above."""
         alpha = self.alpha
-        return [here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)]
+        return [own / parent if parent else 0.0 for parent, own in zip([1.0, *alpha], alpha, strict=False)]
 
     @property
     def efficiency(self) -> float:

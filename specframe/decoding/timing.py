@@ -177,7 +177,7 @@ def _first_fault(frontier: Frontier, logits: Tensor) -> Tensor:
     """
     largest = logits.detach().amax(-1)  # [B, F, K]; NaN where one is
     tree, nodes = frontier.tree, frontier.nodes
-    below = torch.arange(1, largest.shape[2] + 1, device=largest.device)
-    level = tree.depth.gather(1, nodes)[..., None] + below
+    offsets = torch.arange(1, largest.shape[2] + 1, device=largest.device)
+    level = tree.depth.gather(1, nodes)[..., None] + offsets
     fault = (largest.isnan() | (largest == inf)) & tree.valid.gather(1, nodes)[..., None]
     return torch.where(fault, level.float(), inf).amin()

@@ -57,14 +57,14 @@ def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Targe
     measured: list[TargetReading] = []
     own: Tensor | None = None
     for attempt in tried:
-        there, right = _count(attempt, teachers)  # [n, depths] each
-        asked = there.sum(1) > 0
-        score = right[asked].cumprod(1).sum(1) / there[asked].sum(1)
+        predicted, right = _count(attempt, teachers)  # [n, depths] each
+        asked = predicted.sum(1) > 0
+        score = right[asked].cumprod(1).sum(1) / predicted[asked].sum(1)
         if not len(score):
             return []
         own = score if own is None else own
         error = float((score - own).var(correction=0) / len(score)) ** 0.5
-        shares = tuple((right.sum(0) / there.sum(0)).tolist())
+        shares = tuple((right.sum(0) / predicted.sum(0)).tolist())
         measured.append(replace(attempt.reading, agreement=float(score.mean()), depths=shares, error=error))
     return measured
 
@@ -138,6 +138,6 @@ def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tenso
             torch.manual_seed(0)  # where a text of blocks is cropped, the same for every reading
             made = MultiStep(steps=DEPTHS, noise=0.0)(drafter, given, 1.0) if feeds else along(drafter, given, 0.0, "")
         guesses = Guesses.of(made, teacher)
-        found.append(torch.stack([guesses.there, guesses.right]).flatten(1, 2).double())  # [2, L, depths]
-    there, right = torch.cat(found, 1) if found else torch.zeros(2, 0, 1)
-    return there, right
+        found.append(torch.stack([guesses.predicted, guesses.right]).flatten(1, 2).double())  # [2, L, depths]
+    predicted, right = torch.cat(found, 1) if found else torch.zeros(2, 0, 1)
+    return predicted, right

@@ -112,7 +112,7 @@ class ForecastTree(RecordingTree):
         levels: dict[int, list[tuple[Tensor, int]]] = {}
         for record, tokens in zip(self.records, cycle.verdict.to_host(cycle.draft).tokens, strict=True):
             for level, token in enumerate(tokens):
-                logits = record.below(tuple(tokens[:level]))
+                logits = record.logits_after(tuple(tokens[:level]))
                 if logits is not None:
                     levels.setdefault(level, []).append((logits, token))
         for level, pairs in sorted(levels.items()):
@@ -132,11 +132,11 @@ def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Ca
     total = [0.0] * draft.levels
     for path, real in zip(paths[1:], valid[1:], strict=True):
         if real and path not in value:
-            above, level = path[:-1], len(path) - 1
-            if above not in laws:
-                logits = record.below(above)
+            parent, level = path[:-1], len(path) - 1
+            if parent not in laws:
+                logits = record.logits_after(parent)
                 assert logits is not None, "a tree policy drafts what its drafter proposed"
-                laws[above] = (logits.double() * (calibration.power(level) if calibration else 1.0)).softmax(-1)
-            value[path] = value[above] * float(laws[above][path[-1]])
+                laws[parent] = (logits.double() * (calibration.power(level) if calibration else 1.0)).softmax(-1)
+            value[path] = value[parent] * float(laws[parent][path[-1]])
             total[level] += value[path]
     return total

@@ -157,8 +157,8 @@ class Recorder:
         levels = proposal.whole.logits.unbind(2)
         laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
         paths = token_paths(frontier.tree)
-        for node, below in zip(frontier.nodes[0].tolist(), laws, strict=True):  # [K, V]
-            self._laws[paths[node]] = below
+        for node, law in zip(frontier.nodes[0].tolist(), laws, strict=True):  # [K, V]
+            self._laws[paths[node]] = law
 
     def p(self, tree: TokenTree) -> Tensor:
         """The target's law after every node: [N, V]."""

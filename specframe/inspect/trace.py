@@ -51,13 +51,13 @@ def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
             recorder.forget()
             cycle = session.step()
             before = len(sources)
-            kept = len(entry.tokens) - before
+            count = len(entry.tokens) - before
             number = len(cycles) + 1
-            sources += [(number, place) for place in range(kept)]
+            sources += [(number, place) for place in range(count)]
             acceptance.add(cycle)
             context = [*row, *entry.tokens[:before]][-REACH - 1 :]
             law = recorder.p(cycle.draft)
-            cycles.append(traced_cycle(number, cycle, law, recorder.q, kept, wording, context))
+            cycles.append(traced_cycle(number, cycle, law, recorder.q, count, wording, context))
     acceptance.settle()
     texts = wording.pieces(row, entry.tokens)
     lengths = [0, *(len(cycle.path) for cycle in cycles)]
@@ -94,7 +94,7 @@ def traced_cycle(
     cycle: Cycle,
     law: Tensor,
     known: Callable[[Path], float | None],
-    kept: int,
+    count: int,
     wording: Wording,
     context: Sequence[int],
 ) -> TracedCycle:
@@ -104,8 +104,8 @@ def traced_cycle(
     `context` are the last committed tokens before the cycle, the root at their end.
     """
     tree, verdict = cycle.draft, cycle.verdict
-    above = tree.parent[0].clamp(min=0)
-    p = law[above, tree.tokens.where(tree.valid, 0)[0]].tolist()  # the root's and padding's are meaningless
+    parents = tree.parent[0].clamp(min=0)
+    p = law[parents, tree.tokens.where(tree.valid, 0)[0]].tolist()  # the root's and padding's are meaningless
     q = _recorded_q(cycle)
     path = verdict.path[0, : int(verdict.length[0])].tolist()
     paths = token_paths(tree)
@@ -132,7 +132,7 @@ def traced_cycle(
     end = path[-1] if path else 0
     token = int(verdict.bonus[0])
     bonus = Bonus(token, wording.after([*context, *paths[end]], token), float(law[end, token]))
-    return TracedCycle(number, tuple(nodes), tuple(path), bonus, kept)
+    return TracedCycle(number, tuple(nodes), tuple(path), bonus, count)
 
 
 def _recorded_q(cycle: Cycle) -> list[float | None]:

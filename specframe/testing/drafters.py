@@ -206,8 +206,8 @@ def check_law(
         assert found.passed, f"a recorded distribution is wrong: {found.findings[0]}"
         verifiers.append(Recursive())
     for verifier in verifiers:
-        kept = parts(verifier)
-        emission = Emission("", lambda kept=kept: kept, Sampling(temperature=1.0), 3, tuple(PROMPTS[0]))  # type: ignore[misc]
+        composed = parts(verifier)
+        emission = Emission("", lambda composed=composed: composed, Sampling(temperature=1.0), 3, tuple(PROMPTS[0]))  # type: ignore[misc]
         with objections():
             comparison = emission.compare(budget=50_000)
         assert comparison.tv < EXACT, (

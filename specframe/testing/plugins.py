@@ -184,7 +184,7 @@ class PackageCheck:
             assert found.exact or not found.promised, (
                 f"not lossless: {worst.name}: total variation {worst.comparison.tv:.4g}"
             )
-            assert found.kept, "a property that a lossy rule keeps does not hold"
+            assert found.guarantees_hold, "a property that a lossy rule keeps does not hold"
             word = "lossless" if found.lossless else "not shown" if found.promised else "lossy, as declared"
             return f"{word}, {sum(each.comparison.enumeration.branches for each in found.cases):,} branches"
 

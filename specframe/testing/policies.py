@@ -89,8 +89,8 @@ class Watched:
             self._expanded = nodes
         else:
             count = self._last.tokens.shape[1]
-            kept = tree.tokens[:, :count] == self._last.tokens
-            assert bool((kept | ~self._last.valid).all()), "a node's index changed while the tree grew"
+            unchanged = tree.tokens[:, :count] == self._last.tokens
+            assert bool((unchanged | ~self._last.valid).all()), "a node's index changed while the tree grew"
             assert self._is_reached(tree, nodes), (
                 f"a frontier node does not lie {self._block} levels below a node expanded earlier"
             )
@@ -101,10 +101,10 @@ class Watched:
         return proposal
 
     def _is_reached(self, tree: TokenTree, nodes: Tensor) -> bool:
-        above = nodes
+        ancestors = nodes
         for _ in range(self._block):
-            above = tree.parent.gather(1, above.clamp(min=0))
-        known = (above[:, :, None] == self._expanded[:, None]).any(-1)
+            ancestors = tree.parent.gather(1, ancestors.clamp(min=0))
+        known = (ancestors[:, :, None] == self._expanded[:, None]).any(-1)
         return bool((known | ~tree.valid.gather(1, nodes)).all())
 
 

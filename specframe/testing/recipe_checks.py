@@ -110,15 +110,15 @@ def check_training(
     for name in names:
         assert last[name] < 0.9 * first[name], f"{name} has not fallen: {first[name]:.4g}, then {last[name]:.4g}"
 
-    held = torch.tensor(texts[-HELD:])
-    mask = torch.arange(held.shape[1]).expand_as(held) >= PROMPT
+    unseen = torch.tensor(texts[-HELD:])
+    mask = torch.arange(unseen.shape[1]).expand_as(unseen) >= PROMPT
     target, trained = pipeline.parts.target, pipeline.parts.drafter
     assert isinstance(target, NeuralTarget) and isinstance(trained, Trainable)
-    teacher = target.teach(held, mask)
+    teacher = target.teach(unseen, mask)
     unroll = discover().find("rollout", rollout).load()()
     simulated = measure(trained, [teacher], [], unroll)["tau"]
-    result = pipeline.generate(held[:, :PROMPT].tolist())
-    assert result.tokens == held[:, PROMPT:].tolist(), "greedy output differs from plain decoding"
+    result = pipeline.generate(unseen[:, :PROMPT].tolist())
+    assert result.tokens == unseen[:, PROMPT:].tolist(), "greedy output differs from plain decoding"
     tau = 1 + result.acceptance.accepted / result.acceptance.cycles
     assert tau > 1.1, f"nothing was learned: tau is {tau:.3f}"
     assert abs(simulated - tau) < 0.03 * tau, f"validation gives tau {simulated:.3f}, decoding {tau:.3f}"

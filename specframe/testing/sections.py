@@ -166,8 +166,8 @@ class Sections:
             for option in options.values()
         }
         if inner is not None:
-            held = self.smallest(options[inner[0]].kind or "", inner[1])
-            choices[inner[0]] = [] if held is None else [held]
+            section = self.smallest(options[inner[0]].kind or "", inner[1])
+            choices[inner[0]] = [] if section is None else [section]
         always = [name for name, option in options.items() if option.required or name == (inner or [""])[0]]
         free = [option.name for option in options.values() if option.name not in always and option.kind is None]
         for count in range(3):

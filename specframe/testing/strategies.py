@@ -85,8 +85,8 @@ def trees(draw: DrawFn, vocab: int = 3, rows: int = 2, most: int = 6) -> TokenTr
     kinds = torch.zeros(rows, count, dtype=torch.int64)
     for row in range(rows):
         for node in range(1, count):
-            parent[row, node] = above = draw(st.integers(0, node - 1))
-            valid[row, node] = bool(valid[row, above]) and draw(st.integers(0, 5)) > 0
+            parent[row, node] = parent_node = draw(st.integers(0, node - 1))
+            valid[row, node] = bool(valid[row, parent_node]) and draw(st.integers(0, 5)) > 0
             kinds[row, node] = int(draw(draws()))
     q = torch.stack([torch.stack([draw(laws(vocab)) for _ in range(count)]) for _ in range(rows)])
     depth = [0] * count

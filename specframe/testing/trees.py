@@ -12,14 +12,14 @@ def check_shape(tree: TokenTree, *, vocab: int, nodes: int | None, draws: frozen
     """Raises AssertionError unless the tree keeps the contract of TokenTree and its declared promise."""
     batch, count = tree.tokens.shape
     own = torch.arange(count)
-    below = tree.parent[:, 1:]
+    parents = tree.parent[:, 1:]
     real = tree.valid[:, 1:]
     assert tree.parent.shape == tree.valid.shape == tree.draw.shape == (batch, count), "fields of different shapes"
     assert bool((tree.parent[:, 0] == -1).all()), "the root's parent must be -1"
     assert bool(tree.valid[:, 0].all()), "the root must be valid"
-    assert bool(((below >= 0) & (below < own[1:])).all()), "a parent must come before its child"
-    above = tree.valid.gather(1, below.clamp(min=0))
-    assert bool((above | ~real).all()), "a valid node stands below an invalid one"
+    assert bool(((parents >= 0) & (parents < own[1:])).all()), "a parent must come before its child"
+    parent_valid = tree.valid.gather(1, parents.clamp(min=0))
+    assert bool((parent_valid | ~real).all()), "a valid node stands below an invalid one"
     assert bool(((tree.tokens >= 0) & (tree.tokens < vocab)).all()), "a token outside the vocabulary"
     depth = _depths(tree)
     assert int(depth.max()) <= tree.levels, f"a node lies at depth {int(depth.max())}, but levels is {tree.levels}"

@@ -119,14 +119,14 @@ def check_verdict(tree: TokenTree, p: Tensor, verdict: Verdict) -> None:
         path = verdict.path[row].tolist()
         assert all(node > 0 for node in path[:length]), f"row {row}: {length} accepted, but the path is {path}"
         assert path[length:] == [-1] * (tree.levels - length), f"row {row}: the path {path} is not padded with -1"
-        at = 0
+        parent = 0
         for node in path[:length]:
             assert node < count and bool(tree.valid[row, node]), f"row {row}: node {node} is not valid"
-            assert int(tree.parent[row, node]) == at, f"row {row}: {path} is not a path"
-            assert float(p[row, at, tree.tokens[row, node]]) > 0, f"row {row}: an impossible token was accepted"
-            at = node
+            assert int(tree.parent[row, node]) == parent, f"row {row}: {path} is not a path"
+            assert float(p[row, parent, tree.tokens[row, node]]) > 0, f"row {row}: an impossible token was accepted"
+            parent = node
         bonus = int(verdict.bonus[row])
-        assert 0 <= bonus < vocab and float(p[row, at, bonus]) > 0, f"row {row}: an impossible bonus"
+        assert 0 <= bonus < vocab and float(p[row, parent, bonus]) > 0, f"row {row}: an impossible bonus"
 
 
 def trees_of(draw: Draw) -> list[TreePolicy]:

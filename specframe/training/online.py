@@ -110,7 +110,7 @@ class Online:
         self._numbers = count()
         self._rows: list[Transcript] = []
         self._ended: list[Transcript] = []
-        self._held: deque[Transcript] = deque(maxlen=held)
+        self._held_back: deque[Transcript] = deque(maxlen=held)
 
     def untrained(self, vocab: int) -> Online:
         """A copy for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
@@ -166,8 +166,8 @@ class Online:
         if cycle.committed.prompt is None:
             extend(self._rows, cycle, self.taps)
         else:
-            held = [self._held.maxlen != 0 and next(self._numbers) % SHARE == 0 for _ in cycle.committed.root]
-            self._rows += begin(cycle, self.taps, held)
+            held_back = [self._held_back.maxlen != 0 and next(self._numbers) % SHARE == 0 for _ in cycle.committed.root]
+            self._rows += begin(cycle, self.taps, held_back)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others have ended."""
@@ -182,7 +182,7 @@ class Online:
     def _end(self, transcripts: list[Transcript]) -> None:
         """Takes in the requests that have ended, and learns when it is time."""
         for transcript in transcripts:
-            (self._held if transcript.held else self._ended).append(transcript)
+            (self._held_back if transcript.held_back else self._ended).append(transcript)
         if len(self._ended) >= self.every:
             self._learn(self._ended)
             self._ended = []
@@ -193,13 +193,13 @@ class Online:
             return
         try:
             with torch.inference_mode(False), torch.enable_grad(), borrowed_generators(transcripts[0].first.device):
-                teachers, held = ([self._teacher(each) for each in part] for part in (transcripts, self._held))
-                self.learner.learn(teachers, held)
+                teachers, unseen = ([self._teacher(each) for each in part] for part in (transcripts, self._held_back))
+                self.learner.learn(teachers, unseen)
         except Exception as error:  # whatever goes wrong in learning, requests are waiting
             log.warning("the drafter learns no more: %s", one_line(error))
             self.learner = None
             self._rows, self._ended = [], []
-            self._held.clear()
+            self._held_back.clear()
 
     def _teacher(self, transcript: Transcript) -> Teacher:
         """Returns the training example of a request, in the tokens of the drafter that learns."""
@@ -219,7 +219,7 @@ class Restless(Online):
         """A copy of the drafter that learns in every cycle."""
         twin = cls.__new__(cls)
         vars(twin).update(vars(online), lr=0.1, out=None, learner=None)
-        twin._rows, twin._ended, twin._held = [], [], deque(maxlen=0)
+        twin._rows, twin._ended, twin._held_back = [], [], deque(maxlen=0)
         return twin
 
     def bind(self, target: Target) -> None:

@@ -70,7 +70,7 @@ class Learner:
         self.run_state = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
         self._copy_masters()
 
-    def learn(self, teachers: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
+    def learn(self, teachers: Sequence[Teacher], validation: Sequence[Teacher]) -> bool:
         """Takes `steps` optimizer steps over the teachers; whether they were kept.
 
         They are undone where a loss is not finite, or the acceptance on the held-out teachers falls. Raises
@@ -80,25 +80,25 @@ class Learner:
         if not positions:
             return False
         start = time.monotonic()
-        before = self.acceptance(held)
+        before = self.acceptance(validation)
         weights = [p.detach().clone() for p in self.masters]
         optimizer = copy.deepcopy(self.optimizer.state_dict())
-        kept = False
+        improved = False
         try:
             losses = [self._step(teachers, positions) for _ in range(self.steps)]
-            after = self.acceptance(held)
-            kept = all(map(isfinite, losses)) and (not held or after >= before)
+            after = self.acceptance(validation)
+            improved = all(map(isfinite, losses)) and (not validation or after >= before)
         finally:
-            if not kept:
+            if not improved:
                 self._restore(weights, optimizer)
         self.run_state.step += 1
-        entry = {"loss": losses[0], "held_before": before, "held_after": after, "kept": float(kept)}
+        entry = {"loss": losses[0], "held_before": before, "held_after": after, "kept": float(improved)}
         sizes = {"update": self.run_state.step, "requests": len(teachers), "positions": positions}
         self.run_state.history.append(sizes | entry | {"seconds": time.monotonic() - start})
         del self.run_state.history[:-RECENT]
         if self.out is not None:
-            self._save(self.out, kept)
-        return kept
+            self._save(self.out, improved)
+        return improved
 
     @torch.no_grad()
     def acceptance(self, teachers: Sequence[Teacher]) -> float:

@@ -79,12 +79,12 @@ class Order:
         step = seen = 0
         for mark in marks:
             while seen < mark:
-                seen += int(self.lengths[self.at(step)].sum())
+                seen += int(self.lengths[self.rows(step)].sum())
                 step += 1
             found.append(step)
         return found
 
-    def at(self, step: int) -> Tensor:
+    def rows(self, step: int) -> Tensor:
         """The texts of a step: [size] int64 on the host."""
         return self.between(step * self.size, (step + 1) * self.size)
 
@@ -159,7 +159,7 @@ class MixedOrder:
         self._texts = Order(lengths[: self.own], size, seed)
         self._mixed = Order(lengths[self.own :], size, mix(seed, 1))
 
-    def at(self, step: int) -> Tensor:
+    def rows(self, step: int) -> Tensor:
         """The texts of a step: [size] int64 on the host."""
         first, last = self._taken(step), self._taken(step + 1)
         own = self._texts.between(step * self.size - first, (step + 1) * self.size - last)

@@ -60,9 +60,9 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, run_
         with replacing(folder / FILE) as path:
             save_file(tensors, path, metadata={"ledger": json.dumps(asdict(run_state))})
     except (OSError, SafetensorError) as error:
-        kept = "; the state saved before is kept" if (folder / FILE).exists() else ""
+        remark = "; the state saved before is kept" if (folder / FILE).exists() else ""
         raise WeightsError(
-            f"cannot write the training state to {folder}: {reason(error)}{kept}. "
+            f"cannot write the training state to {folder}: {reason(error)}{remark}. "
             "Make room and run the same command again: training goes on from the last saved state"
         ) from error
 
@@ -87,8 +87,8 @@ def load(
         raise WeightsError(
             f"the training state {path} cannot be read ({reason(error)}); delete it to start afresh"
         ) from error
-    there, here = run_state.identity, fresh.identity
-    if differing := sorted(_differences(there, here)):
+    saved, current = run_state.identity, fresh.identity
+    if differing := sorted(_differences(saved, current)):
         lines = "".join(f"\n  {line}" for line in differing)
         raise WeightsError(
             f"{folder} holds another run's training state; choose another {option}, or delete {path}. "
@@ -125,16 +125,16 @@ def _number(folder: Path, name: str) -> int | None:
         return None
 
 
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
     """The values in which two trees of mappings and lists differ, a line each."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in there.keys() | here.keys():
-            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
-    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        for place, pair in enumerate(zip(there, here, strict=True)):
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for key in saved.keys() | current.keys():
+            yield from _differences(saved.get(key), current.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        for place, pair in enumerate(zip(saved, current, strict=True)):
             yield from _differences(*pair, f"{name}.{place}")
-    elif there != here:
-        yield f"{name}: {_short(there)} there, {_short(here)} here"
+    elif saved != current:
+        yield f"{name}: {_short(saved)} there, {_short(current)} here"
 
 
 def _short(value: Any) -> str:

@@ -248,10 +248,10 @@ class Cached:
         tensors: dict[str, Tensor] = {}
         for rows in torch.split(texts, 8):
             teacher = ask(self.target, self.texts, rows)
-            kept = {tap: teacher.features[tap] for tap in self.taps}
+            stored = {tap: teacher.features[tap] for tap in self.taps}
             normaliser, best = self.laws.summary(teacher)
-            kept |= {NORMALISER: normaliser, BEST: best.int()}
-            for name, values in kept.items():
+            stored |= {NORMALISER: normaliser, BEST: best.int()}
+            for name, values in stored.items():
                 for row, value in zip(rows.tolist(), values, strict=True):
                     tensors[f"{name}.{row}"] = value[: int(self.texts.counts[row])].to("cpu", copy=True).contiguous()
         return tensors

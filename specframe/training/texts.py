@@ -123,15 +123,15 @@ def load(
         read = _documents(name, data, settings, tokenizer, vocab_size, reader)
         generator = torch.Generator().manual_seed(mix(settings.seed, HOLDOUT))
         order: list[int] = torch.randperm(len(read), generator=generator).tolist()
-        held = min(round(settings.validation * len(read)), most)
+        count = min(round(settings.validation * len(read)), most)
         if settings.validation:
-            held = min(max(held, 1), len(read) - 1)
+            count = min(max(count, 1), len(read) - 1)
         shuffled = [read[index] for index in order]
-        train = make(settings, [piece for group in shuffled[held:] for piece in group])
+        train = make(settings, [piece for group in shuffled[count:] for piece in group])
         if not len(train):
             raise InputError(f"{name}: nothing in {', '.join(data)} is to be predicted: no answers")
-        parts.append((train, [piece for group in shuffled[:held] for piece in group]))
-    pairs = zip_longest(*(held for _, held in parts))  # a validation unrolls the first texts only
+        parts.append((train, [piece for group in shuffled[:count] for piece in group]))
+    pairs = zip_longest(*(pieces for _, pieces in parts))  # a validation unrolls the first texts only
     held_back = make(settings, [piece for each in pairs for piece in each if piece is not None])
     return (joined(parts[0][0], parts[1][0]) if mixed else parts[0][0]), held_back
 

@@ -106,7 +106,7 @@ def prepared(
     _check(target, drafter, losses, settings, tokenizer, translate is not None)
     processes = Processes(target.device)
     with (
-        _held(settings.out, processes),
+        _locked(settings.out, processes),
         borrowed_generators(target.device),
         precision.prepared(settings, drafter.module),
     ):
@@ -115,14 +115,14 @@ def prepared(
         sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
         if translate is not None:
             sources = [TranslatedTeachers(source, translate) for source in sources]
-        taught, held = (TaughtTexts(*each) for each in zip(parts, sources, strict=True))
+        taught, validation = (TaughtTexts(*each) for each in zip(parts, sources, strict=True))
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, taught.texts, taught.teaching, settings.fit)
         if RolloutMethods.of(settings.rollout).teaches:
             taught = replace(taught, teaching=taught_by(settings.rollout, target, taught.texts, drafter))
         rest = (
             taught,
-            held,
+            validation,
             processes,
             _watching(watcher, settings) if processes.main else Silent(),
             evaluate,
@@ -146,7 +146,7 @@ def _watching(watcher: Watcher | None, settings: TrainSettings) -> Watcher:
 
 
 @contextmanager
-def _held(folder: Path, processes: Processes) -> Iterator[None]:
+def _locked(folder: Path, processes: Processes) -> Iterator[None]:
     """The folder, locked for all processes that train together, without unfinished files of killed runs."""
     if not processes.main:
         yield

@@ -55,14 +55,14 @@ class Trainer:
         losses: Losses,
         settings: TrainSettings,
         taught: TaughtTexts,
-        held: TaughtTexts,
+        validation: TaughtTexts,
         processes: Processes,
         watcher: Watcher,
         evaluate: Evaluate | None,
         device: torch.device,
     ) -> None:
         self.drafter, self.losses, self.settings = drafter, losses, settings
-        self.taught, self.held = taught, held
+        self.taught, self.validation = taught, validation
         self.processes, self.watcher, self.evaluate, self.device = processes, watcher, evaluate, device
         self.module = drafter.module
         self.parameters: list[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
@@ -124,7 +124,7 @@ class Trainer:
         self.module.train()
         if (begin := RolloutMethods.of(settings.rollout).begin) is not None:
             begin(step, self.total)
-        taken = self.order.at(step)
+        taken = self.order.rows(step)
         batches = torch.split(taken, settings.batch)
         weight = processes.count / len(batches)  # gradients are averaged over the processes
         for number in processes.shared_out(len(batches)):
@@ -169,7 +169,7 @@ class Trainer:
         report = last or step % settings.log_every == 0
         if report:
             self._report()
-        if len(self.held.texts) and (last or step % self.every == 0):
+        if len(self.validation.texts) and (last or step % self.every == 0):
             self._validate()
         # with several processes they must agree on stopping, which costs an exchange: at reports only
         asked = interruption.asked
@@ -203,9 +203,9 @@ class Trainer:
         settings, run_state = self.settings, self.run_state
         seed_generators(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
         self.module.eval()
-        batches = torch.split(torch.arange(len(self.held.texts)), settings.batch)
+        batches = torch.split(torch.arange(len(self.validation.texts)), settings.batch)
         with precision.autocast(settings, self.device), torch.no_grad():
-            figures = measure(self.drafter, map(self.held.teaching, batches), self.losses, settings.rollout)
+            figures = measure(self.drafter, map(self.validation.teaching, batches), self.losses, settings.rollout)
             figures |= self.evaluate() if self.evaluate else {}
         self.watcher.validated(run_state.step, figures)
         run_state.history.append({"step": run_state.step, **figures})
@@ -240,7 +240,7 @@ class Trainer:
     def _branch(self) -> None:
         """Trains the branches to their ends, and puts the trunk's end back into the module."""
         self.processes.wait()
-        parts = (self.taught, self.held, self.processes, self.watcher, self.evaluate, self.device)
+        parts = (self.taught, self.validation, self.processes, self.watcher, self.evaluate, self.device)
         for end in self.ends[:-1]:
             Trainer(self.drafter, self.losses, end.settings, *parts).run()
         if len(self.ends) > 1:
@@ -249,7 +249,7 @@ class Trainer:
     def _finish(self) -> None:
         """Writes the best checkpoint where nothing was validated, and train.json."""
         if self.processes.main:
-            if not len(self.held.texts):
+            if not len(self.validation.texts):
                 self.drafter.save(self.settings.out)
             write_json(self.settings.out / "train.json", record(self.run_state, self.module, self.device))
         self.processes.wait()
@@ -269,7 +269,7 @@ class Trainer:
             "steps": end.step if end else self.total,
             "rollout": describe(self.settings.rollout),
             "losses": [{"name": n, "weight": w, **describe(loss)} for loss, w, n in self.losses],
-            "data": {"train": self.taught.texts.digest, "validation": self.held.texts.digest},
+            "data": {"train": self.taught.texts.digest, "validation": self.validation.texts.digest},
             "processes": self.begun,
         }
         back: dict[str, Any] = json.loads(json.dumps(identity, default=str))  # as the file will have it

@@ -25,11 +25,11 @@ class Stretch:
 class Transcript:
     """A row's text with the target's answers to it: a teacher that costs no forward pass of the target.
 
-    One that is `held` has the target's distribution wherever a token was drafted, any other one only where all drafted
-    tokens were rejected.
+    One that is `held_back` has the target's distribution wherever a token was drafted, any other one
+    only where all drafted tokens were rejected.
     """
 
-    held: bool
+    held_back: bool
     first: Tensor  # [1] int64, the prompt's first token
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -61,11 +61,11 @@ class Transcript:
         )
 
 
-def begin(cycle: Cycle, taps: frozenset[str], held: list[bool]) -> list[Transcript]:
+def begin(cycle: Cycle, taps: frozenset[str], held_back: list[bool]) -> list[Transcript]:
     """The transcripts of the rows that an admission adds, with their prompts and first tokens."""
     prompt = cycle.committed.prompt
     assert prompt is not None
-    transcripts = [Transcript(own, first) for own, first in zip(held, prompt.tokens[:, :1], strict=True)]
+    transcripts = [Transcript(own, first) for own, first in zip(held_back, prompt.tokens[:, :1], strict=True)]
     none = cycle.scores.logits[0, :0]  # no token was drafted here
     for transcript, (tokens, features) in zip(transcripts, _committed(cycle, taps), strict=True):
         transcript.stretches.append(Stretch(tokens, features, none, tokens[:0].bool()))
@@ -76,13 +76,13 @@ def extend(transcripts: list[Transcript], cycle: Cycle, taps: frozenset[str]) ->
     """Adds a cycle to the transcripts of its rows."""
     draft, verdict, logits = cycle.draft, cycle.verdict, cycle.scores.logits
     last = verdict.slots.gather(1, verdict.length[:, None])  # [B, 1], the last node accepted, or the root
-    below = draft.valid & (draft.parent >= 0)  # [B, N]
-    drafted = torch.zeros_like(draft.valid).scatter_add(1, draft.parent.clamp(min=0), below)  # nodes with children
+    drafts = draft.valid & (draft.parent >= 0)  # [B, N]
+    drafted = torch.zeros_like(draft.valid).scatter_add(1, draft.parent.clamp(min=0), drafts)  # nodes with children
     rejected = drafted.gather(1, last)  # [B, 1]
     answers = logits[torch.arange(len(last), device=last.device), last[:, 0]]  # [B, V]
     paths = verdict.to_host(draft).paths
     for row, (transcript, (tokens, features)) in enumerate(zip(transcripts, _committed(cycle, taps), strict=True)):
-        if transcript.held:
+        if transcript.held_back:
             nodes = [0, *paths[row]]
             stretch = Stretch(tokens, features, logits[row, nodes], drafted[row, nodes])
         else:

@@ -83,7 +83,7 @@ def simulated_tau(drafter: Trainable, teachers: Iterable[Teacher], rollout: Roll
 class Guesses:
     """Predictions from every position of texts, by level: [B, L, levels] each, in numbers of predictions."""
 
-    there: Tensor
+    predicted: Tensor
     right: Tensor
 
     @classmethod
@@ -96,7 +96,7 @@ class Guesses:
         levels = int(student.level.max()) if student.level.numel() else 0
         empty = torch.zeros(*teacher.tokens.shape, levels, dtype=torch.int64, device=same.device)
         return cls(
-            there=empty.index_put(place, student.mask.long(), accumulate=True),
+            predicted=empty.index_put(place, student.mask.long(), accumulate=True),
             right=empty.index_put(place, (same & student.mask).long(), accumulate=True),
         )
 
@@ -104,9 +104,9 @@ class Guesses:
     def along(cls, student: Student, teacher: Teacher) -> Guesses:
         """Guesses of a drafter whose chain is right as long as its predictions along the text: a language model."""
         same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
-        right, there = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
-        there = there.cumprod(-1)
-        return cls(there, right * there)
+        right, predicted = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
+        predicted = predicted.cumprod(-1)
+        return cls(predicted, right * predicted)
 
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:
@@ -115,11 +115,11 @@ class Guesses:
 
     def counted(self) -> Tensor:
         """Returns how often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""
-        there, right = self.there, self.right
-        alive = ((right == there) & (there > 0)).long().cumprod(-1)
-        starts = cycles(alive.sum(-1), (there[..., :1] > 0).any(-1))  # [B, L]
-        reached = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)[..., : there.shape[-1]]
-        return torch.stack([alive[starts].sum(0), (reached * (there > 0))[starts].sum(0)]).float().cpu()
+        predicted, right = self.predicted, self.right
+        alive = ((right == predicted) & (predicted > 0)).long().cumprod(-1)
+        starts = cycles(alive.sum(-1), (predicted[..., :1] > 0).any(-1))  # [B, L]
+        reached = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)[..., : predicted.shape[-1]]
+        return torch.stack([alive[starts].sum(0), (reached * (predicted > 0))[starts].sum(0)]).float().cpu()
 
 
 def agreement(student: Student, teacher: Teacher) -> Tensor:

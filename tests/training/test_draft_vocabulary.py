@@ -74,7 +74,7 @@ def test_a_drafter_is_trained_through_a_trimmed_head(make_target, tokenizer, set
 def test_a_step_s_texts_are_of_similar_length():
     lengths = torch.randint(10, 400, (1000,), generator=torch.Generator().manual_seed(0))
     order = schedule.Order(lengths, 8, seed=1)
-    steps = [order.at(step) for step in range(125)]
+    steps = [order.rows(step) for step in range(125)]
     assert torch.cat(steps).sort().values.equal(torch.arange(1000)), "each text once an epoch"
     padding = 1 - lengths.sum() / sum(8 * lengths[step].max() for step in steps)
     assert padding < 0.1

@@ -21,7 +21,7 @@ OWN, MIXED, SIZE, STEPS = 30, 12, 8, 41
 
 def counts(begin, end, steps=STEPS):
     order = MixedOrder(torch.ones(OWN + MIXED), MIXED, SIZE, 3, Mixture([], begin, end), steps)
-    taken = [order.at(step) for step in range(steps)]
+    taken = [order.rows(step) for step in range(steps)]
     assert all(len(each) == SIZE for each in taken)
     return taken, [int((each >= OWN).sum()) for each in taken]
 
@@ -50,10 +50,10 @@ def test_a_share_may_fall():
 
 def test_a_step_depends_on_its_number_alone():
     one, two = (MixedOrder(torch.ones(42), MIXED, SIZE, 3, Mixture([]), STEPS) for _ in range(2))
-    wanted = [one.at(step) for step in range(STEPS)]
-    assert torch.equal(two.at(25), wanted[25])
+    wanted = [one.rows(step) for step in range(STEPS)]
+    assert torch.equal(two.rows(25), wanted[25])
     other = MixedOrder(torch.ones(42), MIXED, SIZE, 4, Mixture([]), STEPS)
-    assert not torch.equal(other.at(25), wanted[25])
+    assert not torch.equal(other.rows(25), wanted[25])
 
 
 def write(path, words, number):

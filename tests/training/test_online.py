@@ -57,7 +57,7 @@ def test_what_is_learnt_is_what_the_target_would_teach(batch, temperature, monke
     seen: list[tuple[bool, specframe.plugin.Teacher]] = []
     made = Transcript.teacher
     monkeypatch.setattr(
-        Transcript, "teacher", lambda self, length: seen.append((self.held, made(self, length))) or seen[-1][1]
+        Transcript, "teacher", lambda self, length: seen.append((self.held_back, made(self, length))) or seen[-1][1]
     )
 
     class Reading(ModelDrafter):

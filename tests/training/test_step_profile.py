@@ -26,7 +26,7 @@ def trainer(make_target, make_drafter, tokenizer, settings):
 def test_steps_after_the_warm_ones_are_profiled_and_nothing_is_saved(trainer, settings):
     with trainer(10) as started:
         found = profile_steps(started, 3)
-        sizes = [int(started.taught.texts.counts[started.order.at(step)].sum()) for step in range(WARM, WARM + 3)]
+        sizes = [int(started.taught.texts.counts[started.order.rows(step)].sum()) for step in range(WARM, WARM + 3)]
     assert found.steps == 3 and found.tokens == sum(sizes)
     times = [operation.seconds for operation in found.operations]
     assert times == sorted(times, reverse=True) and sum(times) * found.steps <= found.seconds * 1.5

@@ -133,7 +133,7 @@ def test_the_record_counts_the_tokens_of_every_step(run, settings, tokenizer):
     _, go = run(settings)
     steps = go().steps
     record = json.loads((settings.out / "train.json").read_text())
-    assert record["tokens"] == sum(int(read.counts[order.at(step)].sum()) for step in range(steps))
+    assert record["tokens"] == sum(int(read.counts[order.rows(step)].sum()) for step in range(steps))
 
 
 def test_a_window_of_losses_survives_a_kill(run, settings):
@@ -435,13 +435,13 @@ def test_schedules(settings):
 
 def test_order_shows_every_text_once_an_epoch_and_only_depends_on_the_step():
     order = schedule.Order(torch.ones(10), 4, seed=3)
-    stream = torch.cat([order.at(step) for step in range(5)])
+    stream = torch.cat([order.rows(step) for step in range(5)])
     assert sorted(stream[:10].tolist()) == sorted(stream[10:].tolist()) == list(range(10))
     assert stream[:10].tolist() != stream[10:].tolist()
-    assert torch.equal(schedule.Order(torch.ones(10), 4, seed=3).at(3), order.at(3))
-    assert not torch.equal(schedule.Order(torch.ones(10), 4, seed=4).at(3), order.at(3))
+    assert torch.equal(schedule.Order(torch.ones(10), 4, seed=3).rows(3), order.rows(3))
+    assert not torch.equal(schedule.Order(torch.ones(10), 4, seed=4).rows(3), order.rows(3))
     assert order.steps(1) == 3 and order.steps(2) == 5
-    assert schedule.Order(torch.ones(3), 8, seed=0).at(0).tolist().count(0) in (2, 3), "a step may hold several epochs"
+    assert schedule.Order(torch.ones(3), 8, seed=0).rows(0).tolist().count(0) in (2, 3), "a step holds several epochs"
 
 
 def test_progress_on_lines_and_on_a_terminal(run, settings, capsys):

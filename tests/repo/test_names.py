@@ -9,6 +9,24 @@ from tests.repo.repository import PAGES, PLUGINS, ROOT, name, sources
 
 ONE_USER = 36
 """The most names of `specframe.plugin` that serve one file alone and stand on no page: only ever lowered."""
+SPATIAL = {"here", "there", "at", "above", "below", "held", "kept", "ahead", "beyond"}
+"""Words that state where a value is, not what it is: `parent_logits`, `accepted_mask`, `next_slots` do."""
+NOUNS = ("specframe",)
+"""Folders whose identifiers are none of them."""
+KNOWN = {
+    "specframe/certify/certificate.py": {"held"},  # a key of the certificate's JSON
+    "specframe/components/drafters/model.py": {"kept"},  # an argument of `ExitingModel.read_exits`
+    "specframe/components/losses/scored.py": {"at"},
+    "specframe/components/trees/growth.py": {"above", "below"},  # `Forecast`
+    "specframe/inspect/recorder.py": {"kept"},  # a key of a trace's JSON
+    "specframe/kernel/capabilities.py": {"ahead"},  # `Promise`
+    "specframe/kernel/costs.py": {"beyond"},
+    "specframe/kernel/layers.py": {"kept"},  # `LayerChoice`; an argument of `read_exits`
+    "specframe/neural/features.py": {"held"},  # `Pending`, which the drafters' packages read
+    "specframe/testing/tables.py": {"below"},  # `LazyUniform`
+    "specframe/training/online.py": {"held"},  # an option of recipes
+}
+"""Those of the public interface, of recipes and of files, which stay."""
 IMPORTED = re.compile(r"from specframe\.plugin import (\([^)]*\)|.*)")
 
 
@@ -45,3 +63,27 @@ def test_a_name_for_plugins_is_a_contract_or_has_users():
         if len(users[public]) == 1 and not min(users[public]).endswith(".md")
     ]
     assert len(alone) <= ONE_USER, "a new name of one user: let the plugin have it\n" + "\n".join(alone)
+
+
+def spatial(source: str) -> set[str]:
+    """The spatial words among the variables, arguments, attributes, functions and classes that a source defines."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=found, ctx=ast.Store()) | ast.Attribute(attr=found, ctx=ast.Store()):
+                names.add(found)
+            case ast.arg(arg=found) | ast.FunctionDef(name=found) | ast.ClassDef(name=found):
+                names.add(found)
+            case ast.AsyncFunctionDef(name=found) | ast.alias(asname=str(found)):
+                names.add(found)
+    return {found for found in names if found.strip("_") in SPATIAL}
+
+
+def test_identifiers_are_nouns():
+    """A name is of what a value is, so that a line is read without those around it."""
+    example = "def at(self, kept):\n    self._held, above = 1, 2"
+    assert spatial(example) == {"at", "kept", "_held", "above"}
+    texts = {name(path): path.read_text(encoding="utf-8") for folder in NOUNS for path in sources(ROOT / folder)}
+    assert {place: found for place, text in texts.items() if (found := spatial(text))} == KNOWN, (
+        "write what the value is, as `parent_logits` does; a name that is gone leaves KNOWN"
+    )

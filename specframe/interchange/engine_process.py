@@ -22,7 +22,8 @@ def main(module: str, out: str) -> None:
         raise
     except Exception as error:  # an engine may raise anything
         lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(FOOTER)]
-        answer = {"refused": [type(error).__name__, *filter(None, lines)][-1]}
+        reason = [type(error).__name__, *filter(None, lines)][-1]
+        answer = {"refused": reason.removeprefix("Value error, ").partition(" [type=")[0]}  # pydantic's frame
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ own function: the library is xllamacpp's, its declarations are those of llama-cp
 --no-deps llama-cpp-py-sync==0.11548 cffi pycparser gguf``). Each reads 20 windows of 512 tokens of Wikipedia and 20 of
 assistants' answers (Arena-Hard's, by Claude 2.1) of the folder SPECFRAME_DATA.
 Printed are the megabytes, the mean KL(float32 || its own), the perplexity, and the share of positions where the most
-likely token is float32's. Contestants whose names begin with `only` round no activations.
+likely token is float32's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 import specframe
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import Prompts
-from specframe.native.blocks import BLOCK, Bits, Floats, round_to_blocks
+from specframe.native.blocks import BLOCK, round_to_blocks
 from specframe.native.linear import PackedLinear, QuantizedLinear, logits_of
 
 LIBRARY = str(Path(xllamacpp.__file__).with_name("xllamacpp.abi3.so"))
@@ -160,23 +160,6 @@ def size_of(target: HFTarget) -> float:
     return sum(tensor.nbytes for tensor in tensors) / 1e6
 
 
-def round_parts(source: Path, layers: Bits | None, head: Bits | None) -> HFTarget:
-    """Our target in float32, whose layers' weights, or whose LM head's, are rounded and unpacked again."""
-    target = ours(source, dtype="float32")
-
-    def rounded(matrix: QuantizedLinear, bits: Bits) -> None:
-        values = Floats(round_to_blocks(matrix.blocks.values(), bits).values())
-        matrix.move_to(values.pack())
-
-    if layers is not None:
-        for module in target.forward._modules.modules():
-            if isinstance(module, PackedLinear):
-                rounded(module.packed, layers)
-    if head is not None:
-        rounded(target.forward.head, head)
-    return target
-
-
 class Llama:
     """llama.cpp's model of a GGUF file, which reads texts of at most `window` tokens."""
 
@@ -223,9 +206,6 @@ def contestants(folder: Path, window: int) -> dict[str, Callable[[], tuple[float
         "int4": lambda: own(ours(source, dtype="bfloat16", quantize="int4")),
         "int8, states in float32": lambda: own(ours(source, dtype="float32", quantize="int8")),
         "int4, states in float32": lambda: own(ours(source, dtype="float32", quantize="int4")),
-        "only weights of layers, 8 bits": lambda: own(round_parts(source, 8, None)),
-        "only weights of layers, 4 bits": lambda: own(round_parts(source, 4, None)),
-        "only weights of the LM head, 8 bits": lambda: own(round_parts(source, None, 8)),
         **{f"llama.cpp {kind}": partial(theirs, kind) for kind in KINDS},
     }
 

@@ -111,7 +111,7 @@ class Guesses:
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:
         """Joins the guesses of several parts of a student."""
-        return cls(*(torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("there", "right")))
+        return cls(*(torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("predicted", "right")))
 
     def counted(self) -> Tensor:
         """Returns how often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""

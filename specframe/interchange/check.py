@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedChain:
     """Texts of prompts as token ids, and what decoding them greedily took."""
 
     texts: Sequence[Sequence[int]]
@@ -46,10 +46,10 @@ class Decoded:
 class Arrival:
     """The comparison of an engine with specframe, for one drafter."""
 
-    ours: Decoded
+    ours: DecodedChain
     engine: str
     """Name and version; empty where the engine refused the drafter."""
-    theirs: Decoded | None
+    theirs: DecodedChain | None
     refused: str = ""
 
     @property
@@ -139,7 +139,7 @@ def check(made: Export, plan: Plan, folder: Path, module: Path, prompts: Sequenc
     rows = [[*pipeline.encode(prompt)] for prompt in prompts]
     results = [pipeline.generate([row]) for row in rows]
     counts = [result.acceptance for result in results]
-    ours = Decoded(
+    ours = DecodedChain(
         [text for result in results for text in result.tokens],
         sum(count.cycles for count in counts),
         sum(count.accepted for count in counts),
@@ -157,7 +157,7 @@ def check(made: Export, plan: Plan, folder: Path, module: Path, prompts: Sequenc
     found = run_engine(module, task, python)
     if "refused" in found:
         return Arrival(ours, "", None, found["refused"])
-    return Arrival(ours, found["engine"], Decoded(found["texts"], found["cycles"], found["accepted"]))
+    return Arrival(ours, found["engine"], DecodedChain(found["texts"], found["cycles"], found["accepted"]))
 
 
 def run_engine(module: Path, task: Mapping[str, Any], python: str = sys.executable) -> dict[str, Any]:

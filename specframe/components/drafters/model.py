@@ -121,7 +121,7 @@ class ModelDrafter(ReadModel):
 
     def _begin(self, load: Callable[[Target | None], Loaded]) -> None:
         self._load, self._together = load, (1, False)
-        self._target: Target | None = None
+        self._target = None
         self._exits: tuple[int, ...] = ()
         self.open(1, 0)
 

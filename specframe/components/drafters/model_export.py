@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specframe.components.drafters.model_readings import ReadModel
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import text_of
 from specframe.neural.weights import gguf_file
 from specframe.neural.weights.export import Export
-
-if TYPE_CHECKING:
-    from specframe.components.drafters.model import ModelDrafter
 
 FORMS = ("vllm", "transformers", "gguf")
 LM_HEAD = "lm_head.weight"
@@ -22,7 +20,7 @@ COMMANDS = {
 }
 
 
-def export(drafter: ModelDrafter, form: str) -> Export:
+def export(drafter: ReadModel, form: str) -> Export:
     """The drafter's model and tokenizer in a form, for a drafter that is bound to its target.
 
     Raises WeightsError, every reason named, where the form has no place for something.

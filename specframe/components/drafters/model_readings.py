@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specframe.components.drafters.mask_tokens import Masks
+from specframe.components.drafters.model_confidence import Rating
 from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_weights import Loaded
 from specframe.components.targets.architectures import require_kv_selection
@@ -33,8 +34,13 @@ PIECE = 128
 class ReadModel:
     """A drafting model that is loaded when it is first asked for, and what is read from it."""
 
+    masks: Masks
+    head: Head | None
+    kv_selection: KVSelection | None
     _load: Callable[[Target | None], Loaded]
     _target: Target | None
+    _together: tuple[int, bool]
+    _rating: Rating
 
     @cached_property
     def _loaded(self) -> Loaded:

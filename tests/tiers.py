@@ -1,7 +1,7 @@
 """The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all every test.
 
 Quick are all tests but those marked `full` and those that slow.txt lists, and of the cases of those marked `sampled`
-the first and, each day, another tenth. Of the cases of one test after its first, the rest runs a third each day.
+the first and, each day, another tenth. Of the cases of one test after its first, the rest runs a part each day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import settings
 DAYS = 10
 """The number of days in which the quick tier runs every case of a sampled test."""
 
-REST = (3, 6, 9)
+REST = (5,)
 """The days, before a case's turn in the quick tier, on which the rest runs it."""
 
 SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers", "tiers of the suite")
     for name, what in (
         ("all", "run every test"),
-        ("rest", "run what the quick tier leaves out, of a test's cases a third a day"),
+        ("rest", "run what the quick tier leaves out, of a test's cases a part each day"),
     ):
         group.addoption(f"--{name}", dest="tier", action="store_const", const=name, default="quick", help=what)
     today = date.today().isoformat()

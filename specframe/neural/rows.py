@@ -232,9 +232,9 @@ class RowSession:
     @property
     def lone(self) -> Committed | None:
         """The commit whose pairs, as they stand in it, are all that is to be taken in; None where they are others."""
-        stash, first = self._stashes[0], self._waiting.count(0)
-        alone = len(self._stashes) == 1 and list(stash.rows) == list(range(first, len(self.counts)))
-        return stash.committed if alone and self.windowed is None else None
+        oldest, first = self._stashes[0], self._waiting.count(0)
+        complete = len(self._stashes) == 1 and list(oldest.rows) == list(range(first, len(self.counts)))
+        return oldest.committed if complete and self.windowed is None else None
 
     def within(self, entries: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""

@@ -19,7 +19,7 @@ BENCH = "specframe bench suites/small --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"
 """The widest table needs the place of the table of contents."""
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and the results in docs/benchmark. -->\n"
-HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
+HEAD = "| method | components | recipe | output | measured |\n|---|---|---|---|---|"
 
 
 def render_methods(folder: Path = FOLDER) -> str:
@@ -31,7 +31,7 @@ def render_methods(folder: Path = FOLDER) -> str:
     rows = read_rows(folder)
     measured = newest(benches, rows)
     tables, columns = render_overview(measured)
-    parts = [WIDE, "# Methods\n", NOTE, tables, columns, "## How it is made\n", *_render_opening(benches, rows)]
+    parts = [WIDE, "# Methods\n", NOTE, tables, columns, "## About the tables below\n", *_render_opening(benches, rows)]
     for group in read_table()["groups"]:
         lines = [_render_row(method, registry, measured) for method in group["methods"]]
         parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *lines]) + "\n")
@@ -40,38 +40,36 @@ def render_methods(folder: Path = FOLDER) -> str:
 
 def _render_opening(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
-        "A method is a choice of parts. The tables below list for each method which components it is made of here, "
-        "which recipe puts them together, and what of it is **not here**. Components of a method that its recipe does "
-        "without, and which had no part in its figures, are listed as **not in this recipe**. `specframe run` "
-        "decodes with a recipe of the "
-        "third column, and [`specframe certify`](../howto/certify.md) tests the promise of the fourth.\n"
+        "The tables below list every method with its paper, its components here and a recipe. **Not here** marks what "
+        "specframe does not implement of the paper. **Not in this recipe** lists components of the method that its "
+        "recipe does not use, so they had no part in its figures.\n"
     )
     yield (
-        "*The target's law* is what the recipe's verifier promises, read from the component itself: **lossless** or "
-        "**lossy**. What comes without a verifier leaves it to the one it is combined with; with "
-        "[`match`](../reference/components.md#verifier-match) every draft is lossless.\n"
+        "*Output* is **lossless** if the recipe's verifier keeps the target's distribution, which "
+        "[`specframe certify`](../howto/certify.md) tests, and **lossy** otherwise. A method without a verifier is as "
+        "lossless as the one it is combined with; with [`match`](../reference/components.md#verifier-match) every "
+        "draft is lossless.\n"
     )
     if not benches:
-        yield f"*Measured*: tau and speedup will be those of\n\n{_render_commands(BENCH)}"
-        yield "which has not been run yet.\n"
+        yield "*Measured*: tau and speedup come from this bench, which has not been run yet:\n"
+        yield _render_commands(BENCH)
         return
     yield (
-        "*Measured* is [tau](../reference/metrics.md#tau) and the [speedup](../reference/metrics.md#bench-speedup) "
-        "against `generate` with its 95 % interval, and the model on which, by the newest bench that a recipe takes "
-        "part in:\n"
+        "*Measured* is [tau](../reference/metrics.md#tau), the [speedup](../reference/metrics.md#bench-speedup) "
+        "against `generate` with its 95 % interval, and the model, from the newest bench of the recipe:\n"
     )
     for bench in benches:
         page = f"../benchmark/{bench.name}/report.md".replace("//", "/")
         yield f"* [{bench.title}]({page}): {bench.machine}, {bench.made[:10]}"
     yield "\n" + _render_commands("\n".join(bench.command for bench in benches))
-    yield "The reports have every figure, the settings and the versions.\n"
+    yield "The reports have all figures, settings and versions.\n"
     if rows:
         days = sorted({row["made"] for row in rows})
         prompts = sorted({row["overall"]["prompts"] for row in rows})
         yield (
-            f"Recipes that took part in none of them have tau alone, with its interval over {prompts[0]} to "
-            f"{prompts[-1]} prompts, of `specframe bench suites/everything --repeats 1` on {' and '.join(days)}; "
-            "`python docs/benches.py runs/everything` keeps it.\n"
+            f"The other recipes have only tau, with its interval over {prompts[0]} to {prompts[-1]} prompts, from "
+            f"`specframe bench suites/everything --repeats 1` on {' and '.join(days)}. "
+            "`python docs/benches.py runs/everything` records these figures.\n"
         )
 
 

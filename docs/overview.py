@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,25 @@ from specframe.recipes.zoo import model_folder
 CERTIFICATES = DOCS / "certificates.json"
 """Output of docs/certificates.py."""
 HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
+SPEED = HEAD.split(" | ").index("speed")
+"""The column of the measured speed."""
 GROUPS = ("no training", "trained", "lossy")
 """The parts of a table, one after another: what a method needs, and those that change the distribution."""
-INTRODUCTION = """What has a recipe, by the target that it decodes, and by what it needs: no training, a trained drafter or another model; lossy rules come last.
-A click on a column's name sorts by it; [the columns](#the-columns) are explained below.
+INTRODUCTION = """Every method that has a recipe, grouped by target and by what the method needs: no training, or a trained drafter or second model. Lossy methods come last.
+In each table the fastest come first, and those whose speed was not measured last. Decode with `specframe run RECIPE`. Click on a column's name to sort by it. [The columns](#the-columns) are explained below.
 """  # noqa: E501 - a page's lines
 ABOUT = """## The columns
 
-* **training**: million [token-passes](../glossary.md) of the drafter's last training, from the train.json next to its weights;
-  what came before it is on the drafter cards of `plugins/specframe-zoo/README.md`. *none*: nothing is trained; *a model*: another
-  language model drafts.
-* **tau** and **speed**, in multiples of `generate`'s, on the table's target; the embedded one repeats itself, which flatters.{mark}
-* **certified**: how many branches of randomness [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran to their ends;
-  together they emit exactly the target's distribution. `python docs/certificates.py` runs it for every recipe.
+* **training**: the cost of the drafter's last training, in millions of [token-passes](../glossary.md). `plugins/specframe-zoo/README.md` describes
+  earlier trainings. *none*: no training is needed. *a model*: another language model drafts.
+* **tau**: tokens per forward pass of the target. **speed**: times `generate`'s. The embedded model repeats itself, so its figures are too
+  optimistic for other models.{mark}
+* **certified**: [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran this many branches (random outcomes), and their output has exactly
+  the target's distribution. `python docs/certificates.py` runs it for every recipe.
 """  # noqa: E501 - a page's lines
 UNTRAINED, LOSSY = "none", "lossy"
 """Words of the columns training and certified."""
-MARK = " †: of an earlier bench than the others of that target."
+MARK = " †: from an earlier bench than the others of that target."
 
 
 def read_certificates() -> dict[str, Any]:
@@ -45,7 +47,7 @@ def read_certificates() -> dict[str, Any]:
 def render_overview(measured: Mapping[tuple[str, str], Found]) -> tuple[str, str]:
     """The tables, which the page's script sorts by the column that is clicked, and what their columns are."""
     certificates = read_certificates()
-    rows: dict[str, dict[str, list[str]]] = {}
+    rows: dict[str, dict[str, list[list[str]]]] = {}
     for recipe, method in recipes_shown().items():
         made = planned(recipe)
         tree, drafter = made.parts.get("tree"), made.parts["drafter"]
@@ -61,14 +63,20 @@ def render_overview(measured: Mapping[tuple[str, str], Found]) -> tuple[str, str
             certified,
         ]
         groups = rows.setdefault(model_name(identity(recipe)[1]), {})
-        groups.setdefault(group, []).append("| " + " | ".join(cells) + " |")
+        groups.setdefault(group, []).append(cells)
     tables = ["## All recipes\n", INTRODUCTION]
     for target, groups in rows.items():
         tables.append(f"### On {target}\n")
         for group in filter(groups.get, GROUPS):
-            tables += [f"*{group.capitalize()}*\n", HEAD, *groups[group], ""]
+            lines = ["| " + " | ".join(cells) + " |" for cells in sorted(groups[group], key=_slowness)]
+            tables += [f"*{group.capitalize()}*\n", HEAD, *lines, ""]
     mark = MARK if any("†" in line for line in tables) else ""
     return "\n".join(tables), ABOUT.format(mark=mark)
+
+
+def _slowness(cells: Sequence[str]) -> float:
+    """Sorts the fastest recipe first, and those without a measured speed last, in the order of the methods' table."""
+    return -float(cells[SPEED].split()[0]) if cells[SPEED] else 0.0
 
 
 def training(made: Plan) -> str:

@@ -1,4 +1,4 @@
-"""specframe: speculative decoding from parts, by recipe, with a certificate of losslessness.
+"""specframe: speculative decoding with interchangeable parts, configured by recipes and certified lossless.
 
 These are the names for users: pipelines, sessions, measurements, errors. Authors of plugins find the contracts in
 `specframe.plugin`, what neural drafters share in `specframe.neural`, and the conformance kit in `specframe.testing`.

@@ -132,7 +132,7 @@ def bench(
     no_local_code: bool,
     allow_env: bool,
 ) -> int:
-    """Measure recipes side by side over prompt sets, against transformers' own generation.
+    """Compare recipes on prompt sets with each other and with transformers' generate.
 
     The same command resumes an interrupted bench. The exit status is 1 if a contestant failed, or if a recipe that
     promises to be lossless gives other texts than plain decoding, by more than arithmetic.

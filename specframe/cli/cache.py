@@ -15,7 +15,7 @@ from specframe.cli.render import print_lines
 @click.option("--clear", is_flag=True, help="remove all of them; processes that use them keep theirs")
 @json_option("print one JSON list of them")
 def cache(clear: bool, as_json: bool) -> int:
-    """List the packed weights that make a target's next start faster, or remove them.
+    """List or remove the packed weights that make the next start of a target faster.
 
     They lie in the user's cache folder, or in that of SPECFRAME_CACHE, and are made again when they are needed. Those
     that were used longest ago are removed beyond SPECFRAME_PACKED_GB gigabytes (16; 0 keeps none).

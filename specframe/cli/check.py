@@ -25,7 +25,7 @@ from specframe.cli.arguments import json_option
 )
 @json_option("print the checks as one JSON object")
 def check(package: str, budget: int, draws: int, as_json: bool) -> int:
-    """Check a plugin package: contracts, certificates, compositions with all others, types and wheel.
+    """Check a plugin package: interfaces, certificates, combinations with all components, types and wheel.
 
     The exit status is 1 if a check fails.
     """

@@ -12,7 +12,7 @@ from specframe.cli.group import COMPLETE, PROGRAM
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="the shell that is to complete")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> int:
-    """Print the script by which bash, zsh or fish completes commands, recipes and overrides.
+    """Print the script that completes commands, recipes and overrides in bash, zsh or fish.
 
     For bash, put `eval "$(specframe completion bash)"` into ~/.bashrc; for zsh the same with zsh into ~/.zshrc; for
     fish write the script to ~/.config/fish/completions/specframe.fish.

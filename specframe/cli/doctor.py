@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @limit_option
 @json_option("print the diagnosis as one JSON object")
 def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -> int:
-    """Check that a drafter reads its target as it was trained to, and find the mistake if it does not.
+    """Check that a drafter reads its target as in its training, and find the mistake if it does not.
 
     The exit status is 1 if something is wrong.
     """

@@ -21,22 +21,22 @@ COMPLETE = "_SPECFRAME_COMPLETE"
 COMMANDS = {
     "run": "decode the recipe's prompts and measure tau, alpha, speed and overhead",
     "chat": "chat with the recipe's target in the terminal, with drafted tokens in colour",
-    "show": "draw what happened while decoding: draft trees, verdicts, and where each token came from",
-    "bench": "measure recipes side by side over prompt sets, against transformers' own generation",
+    "show": "draw the draft trees, verdicts and tokens of every cycle of a decoding",
+    "bench": "compare recipes on prompt sets with each other and with transformers' generate",
     "profile": "measure acceptance by level and rank, and compute the best tree from it",
-    "doctor": "check that a drafter reads its target as it was trained to, and find the mistake if it does not",
+    "doctor": "check that a drafter reads its target as in its training, and find the mistake if it does not",
     "train": "train the recipe's drafter; an interrupted run resumes",
     "certify": "prove that a recipe is lossless: enumerate every random outcome of the real code",
-    "check": "check a plugin package: contracts, certificates, compositions with all others, types and wheel",
+    "check": "check a plugin package: interfaces, certificates, combinations with all components, types and wheel",
     "export": "write a recipe's trained drafter in the form that vLLM, SGLang or another program reads",
     "import": "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it",
     "recipes": "list the recipes that come with specframe, or copy one to change it",
     "plugins": "list every installed component, by package",
-    "cache": "list the packed weights that make a target's next start faster, or remove them",
+    "cache": "list or remove the packed weights that make the next start of a target faster",
     "explain": "show what a component is and the options it takes",
     "validate": "check a recipe: names, options, types, and whether its parts fit together",
-    "new": "write a plugin package: a small working component of a kind, and its tests",
-    "completion": "print the script by which bash, zsh or fish completes commands, recipes and overrides",
+    "new": "create a plugin package with a small working component and its tests",
+    "completion": "print the script that completes commands, recipes and overrides in bash, zsh or fish",
 }
 """The built-in commands: each is a click command, most in the module of its name in this package."""
 PLACES = {"export": "interchange:export", "import": "interchange:imports"}
@@ -46,13 +46,13 @@ EXTENDED = {"bench": "report"}
 PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-text"}
 """Commands of this project that have a package of their own."""
 TRY = {
-    "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
-    "specframe run suffix-recycling": "the same assistant, sped up without training",
+    "specframe run falcon": "decode with a published chat model (93 MB, fetched once), and report the speedup",
+    "specframe run suffix-recycling": "the same model, accelerated without training",
     "specframe run MODEL": "your own model: a folder, a GGUF file or a Hub name",
     "specframe show falcon": "which tokens were drafted, accepted and rejected, cycle by cycle",
     "specframe certify falcon": "prove that the output's distribution is the target's",
     "specframe recipes": "list the recipes, or copy one to change it",
-    "specframe new plugin NAME": "begin a method of your own",
+    "specframe new plugin NAME": "start your own method",
 }
 """Commands, in the order in which a newcomer may try them."""
 CORE = ("specframe run MODEL", "specframe recipes", "specframe new plugin NAME")
@@ -130,12 +130,12 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, message="specframe %(version)s")
 @click.pass_context
 def specframe(context: click.Context) -> None:
-    """Speculative decoding from parts, by recipe, certified lossless."""
+    """Speculative decoding with interchangeable parts, configured by recipes and certified lossless."""
     if context.invoked_subcommand is None:
         from specframe.cli.render import print_lines, print_rows
         from specframe.recipes.versions import missing_methods
 
-        about = f"specframe {__version__}: speculative decoding from parts, by recipe, certified lossless."
+        about = f"specframe {__version__}: speculative decoding with interchangeable parts, certified lossless."
         print_lines([about, "", "Try next:", ""])
         if missing_methods():
             print_rows([(name, TRY[name]) for name in CORE], indent=2)

@@ -59,7 +59,7 @@ LONGEST = 24
 @click.option("--out", type=PATH, metavar="DIR", help="where to create the package's folder (default: here)")
 @json_option("print what was written, as one JSON object")
 def new(what: str, name: str, kind: str, out: Path | None, as_json: bool) -> int:
-    """Write a plugin package: a small working component of a kind, and its tests."""
+    """Create a plugin package with a small working component and its tests."""
     from specframe.kernel.errors import InputError
     from specframe.recipes.registry import suggest
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 @click.option(
     "--drafter",
     metavar="NAME",
-    help="another drafter than the recipe's; auto: the one that others have published for a model of the Hub",
+    help="replace the recipe's drafter; auto: use a drafter published for this model of the Hub",
 )
 @prompts_option
 @limit_option
 @json_option("print the figures as one JSON object on the last line")
-@click.option("--out", type=PATH, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+@click.option("--out", type=PATH, metavar="DIR", help="the folder of run.json (default: runs/RECIPE)")
 def run(
     plan: Plan,
     prompt: Sequence[str],
@@ -46,9 +46,9 @@ def run(
 ) -> int:
     """Decode the recipe's prompts and measure tau, alpha, speed and overhead.
 
-    Images are all a single prompt's, or one each of several prompts. Texts are printed as they come, then the figures,
-    which run.json holds with the recipe, versions and hardware. The exit status is 1 if a verifier that promises to be
-    lossless gives other texts than plain decoding, by more than arithmetic.
+    One prompt takes all images; several prompts take one each. Texts are printed as they are generated, then the
+    figures. run.json has the figures, the recipe, versions and hardware. The exit status is 1 if a verifier that
+    declares itself lossless changes the text by more than rounding.
     """
     from specframe.cli.target import choose_target, describe_target, drafter_of, require_template
     from specframe.kernel.errors import InputError

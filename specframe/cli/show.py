@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--html", type=PATH, metavar="FILE", help="write a page with every cycle's tree")
 @json_option("print the whole trace as one JSON object instead")
 def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json: bool) -> int:
-    """Draw what happened while decoding: draft trees, verdicts, and where each token came from."""
+    """Draw the draft trees, verdicts and tokens of every cycle of a decoding."""
     from specframe.files.folders import check_file
 
     if cycles < 0:

@@ -97,7 +97,7 @@ def test_a_sentence_takes_its_figure_from_the_bench(generators):
         for recipe, value, low in (("plain", 1.0, 1.0), ("one", 1.2, 1.1), ("two", 1.3, 0.9))
     }
     entries["one"]["tasks"] = {"math": {"speedup": {"value": 1.5, "low": 1.0, "high": 2.0}}}
-    assert pages.best_gain(entries) == "1.30 times [0.90, 2.00]; of 2 recipes one has an interval clear of 1"
+    assert pages.best_gain(entries) == "1.30 [0.90, 2.00]; for 1 of 2 recipes the whole interval is above 1"
     assert pages.format_inline(entries, "one", "speedup") == "1.20"
     assert pages.format_inline(entries, "one", "speedup", "math") == "1.50"
     assert pages.format_inline(entries, "one", "target") == "10 ms"

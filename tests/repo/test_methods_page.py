@@ -114,7 +114,7 @@ def test_rows_of_no_other_bench_have_tau_alone(generators, tmp_path):
     write_bench(tmp_path, "smollm2", "2020-01-01T00:00:00+00:00", TIMES | {"eagle": 0.5})
     page = render(tmp_path)
     assert any(line.endswith("| tau 2.00 on SmolLM2 at temperature 1 |") for line in page.splitlines())
-    assert "of `specframe bench suites/everything --repeats 1` on 20" in page
+    assert "from `specframe bench suites/everything --repeats 1` on 20" in page
     write_bench(tmp_path, "smollm2", "2020-01-01T00:00:00+00:00", TIMES | {"falcon": 0.6})
     assert "at temperature 1 |" not in render(tmp_path)
 

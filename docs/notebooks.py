@@ -13,7 +13,7 @@ import nbformat
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 """Matches a figure, such as a time, that another machine or another day changes."""
 MARK = re.compile(r"(?<=\])\*")
-"""Matches the mark of an interval that is clear of 1, as another day's may not be."""
+"""Matches the mark of an interval that does not contain 1, as another day's may not be."""
 PADDING = re.compile(r"(?<=[ -])[ -]+")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -16,7 +16,7 @@ from specframe.recipes.zoo import model_folder
 
 CERTIFICATES = DOCS / "certificates.json"
 """Output of docs/certificates.py."""
-HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
+HEAD = "| method | tau | speed | recipe | drafter | tree | training | certified |\n|---|---:|---:|---|---|---|---:|---|"
 SPEED = HEAD.split(" | ").index("speed")
 """The column of the measured speed."""
 GROUPS = ("no training", "trained", "lossy")
@@ -26,10 +26,10 @@ In each table the fastest come first, and those whose speed was not measured las
 """  # noqa: E501 - a page's lines
 ABOUT = """## The columns
 
-* **training**: the cost of the drafter's last training, in millions of [token-passes](../glossary.md). `plugins/specframe-zoo/README.md` describes
-  earlier trainings. *none*: no training is needed. *a model*: another language model drafts.
 * **tau**: tokens per forward pass of the target. **speed**: times `generate`'s. The embedded model repeats itself, so its figures are too
   optimistic for other models.{mark}
+* **training**: the cost of the drafter's last training, in millions of [token-passes](../glossary.md). `plugins/specframe-zoo/README.md` describes
+  earlier trainings. *none*: no training is needed. *a model*: another language model drafts.
 * **certified**: [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran this many branches (random outcomes), and their output has exactly
   the target's distribution. `python docs/certificates.py` runs it for every recipe.
 """  # noqa: E501 - a page's lines
@@ -55,11 +55,11 @@ def render_overview(measured: Mapping[tuple[str, str], Found]) -> tuple[str, str
         group = GROUPS[2 if certified == LOSSY else int(needed != UNTRAINED)]
         cells = [
             f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
+            *_measured(measured.get(identity(recipe))),
             f"`{recipe}`",
             f"`{drafter.entry.name}`",
             f"`{tree.entry.name}`" if tree else "its own",
             needed,
-            *_measured(measured.get(identity(recipe))),
             certified,
         ]
         groups = rows.setdefault(model_name(identity(recipe)[1]), {})

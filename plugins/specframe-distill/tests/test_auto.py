@@ -146,7 +146,7 @@ def figures(value, low, high):
     [
         ((1.4, 1.2, 1.6), (1.1, 1.0, 1.2), "eagle", "1.40 [1.20, 1.60] times"),
         ((0.9, 0.8, 1.0), (1.2, 1.1, 1.3), "suffix", "the trained drafter does not pay"),
-        ((0.9, 0.8, 1.0), (1.0, 0.9, 1.1), "suffix", "not clear of 1"),
+        ((0.9, 0.8, 1.0), (1.0, 0.9, 1.1), "suffix", "not above 1"),
     ],
 )
 def test_the_recipe_is_the_fastest_contestants(trained, copies, best, words, tmp_path, capsys):

@@ -126,7 +126,7 @@ def test_identity_counts_prompts_by_their_worst_run():
     }
     assert any("DIFFERS" in note and "a/2" in note and "4.0e-01 apart" in note for note in summary["notes"])
     assert any("run `specframe certify`" in note for note in summary["notes"])
-    assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
+    assert any("plain differs from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
 
 
 def test_texts_are_compared_with_plain_decoding_first():
@@ -146,8 +146,8 @@ def test_contestants_that_part_at_the_same_near_ties_share_a_sentence():
     entries = [{"name": name, "lossless": True, "overall": {"prompts": 4, "identity": identity}} for name in "abc"]
     summary = {"contestants": entries, "prompts": 4, "repeats": 2, "workers": [], "settings": {}, "skipped": {}}
     assert [note for note in _notes(summary) if "near ties" in note] == [
-        "a, b and c part from the reference at near ties, which arithmetic decides, on 1 prompt: the two logits are "
-        "1.0e-06 apart at most."
+        "a, b and c differ from the reference at near ties, which rounding decides, on 1 prompt: the two logits are "
+        "at most 1.0e-06 apart."
     ]
 
 
@@ -239,8 +239,8 @@ def test_every_target_has_baselines_of_its_own():
 def test_where_rounds_ran_is_reported(bench):
     here = {"engine": "ray", "processor": "A processor", "cores": 2, "threads": 1, "accelerator": None, "rounds": 9}
     notes = [summarise(bench | {"workers": workers})["notes"] for workers in ([here], [here, here | {"cores": 4}])]
-    assert any("side by side" in note for note in notes[0])
-    assert any("unlike machines" in note for note in notes[1])
+    assert any("in parallel" in note for note in notes[0])
+    assert any("different machines" in note for note in notes[1])
 
 
 def test_a_recipe_called_plain_is_no_baseline(bench):
@@ -285,7 +285,7 @@ def test_time_that_other_processes_took_is_reported(bench):
     found = summarise(bench | {"runs": runs})
     assert found["waited"] == pytest.approx(0.25)
     assert (
-        "Other processes had the processor in 25% of the time: left out of speedups, not of tokens/s." in found["notes"]
+        "Other processes used the processor in 25% of the time: speedups exclude it, tokens/s do not." in found["notes"]
     )
     before, after = (figures(each, "falcon") for each in (summarise(bench), found))
     assert after["speedup"] == pytest.approx(before["speedup"])

@@ -65,7 +65,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def differs(summary: dict[str, Any]) -> bool:
-    """Returns whether the text of a verifier that promises to be lossless differs by more than arithmetic."""
+    """Returns whether the text of a verifier that declares itself lossless differs by more than rounding."""
     return bool(summary["lossless"]) and summary["identical_to_generate"] is False
 
 
@@ -98,8 +98,8 @@ def _identity(summary: dict[str, Any]) -> str:
     if not found:
         return "yes, token for token with generate"
     worst = max(found, key=lambda d: d["gap"] - 2 * d["noise"])
-    verdict = "yes, but for near ties" if summary["identical_to_generate"] else "NO"
+    verdict = "yes, except for near ties" if summary["identical_to_generate"] else "NO"
     return (
-        f"{verdict}: {len(found)} of {len(summary['text'])} texts part from generate's; at the worst the two logits "
-        f"are {worst['gap']:.1e} apart, and arithmetic moves a logit by {worst['noise']:.1e}"
+        f"{verdict}: {len(found)} of {len(summary['text'])} texts differ from generate's; in the worst case the two "
+        f"logits are {worst['gap']:.1e} apart, and rounding moves a logit by {worst['noise']:.1e}"
     )

@@ -30,10 +30,10 @@ from specframe_report.summary import PLAIN
 from specframe_report.tables import MARKED, side_by_side, write_tables
 
 HOW_TO_READ = """\
-tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
-Speedups are ratios of time for the same tokens, paired by prompt, conversation turn and repeat: medians over repeats,
-then totals over prompts. A contestant **in bold** does not give the target's output. Every measure is defined, once,
-on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
+tau is the number of tokens per cycle, the bonus included; alpha is the share of cycles accepted to each depth.
+Speedups are ratios of times for the same tokens, paired by prompt, conversation turn and repeat: medians over repeats,
+then totals over prompts. A contestant **in bold** does not give the target's output. The Metrics page of specframe's
+documentation (`docs/reference/metrics.md`) defines every figure.
 """
 NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
 
@@ -81,11 +81,11 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
     if summary["notes"]:
         yield "\n".join(f"* {format_literal(note)}" for note in summary["notes"]) + "\n"
+    yield from _overall(entries)
     if pictures:
         yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
     elif not can_draw():
         yield f"{NO_PLOTS}\n"
-    yield from _overall(entries)
     for kind, title in (("tasks", "By task"), ("sets", "By prompt set")):
         if len(summary[kind]) > 1:
             yield from _by_group(entries, summary[kind], kind, title)

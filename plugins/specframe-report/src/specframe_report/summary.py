@@ -128,20 +128,20 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         yield "One repeat: load variation is unknown, so times have no interval."
     enough = summary["repeats"] > 1 and summary["prompts"] >= FEWEST_PROMPTS
     if enough and any(map(_is_unbounded, summary["contestants"])):
-        yield "Too few prompts or repeats for some figures' intervals: those without one have a value alone."
+        yield "Some figures have no interval, because there are too few prompts or repeats."
     if (waited := summary.get("waited") or 0.0) >= NOTABLE:
-        yield f"Other processes had the processor in {waited:.0%} of the time: left out of speedups, not of tokens/s."
+        yield f"Other processes used the processor in {waited:.0%} of the time: speedups exclude it, tokens/s do not."
     if (summary["settings"].get("temperature") or 0) > 0:
-        yield "Sampled texts differ between contestants and runs: times are compared per token, outputs not at all."
+        yield "Sampled texts differ between contestants and runs: times are compared per token, outputs are not."
     skipped = summary["skipped"]
     if skipped.get("prompts"):
         yield f"Prompts too long for the context were left out: {skipped['prompts']}."
     if skipped.get("turns"):
         yield f"Later turns that had become too long for the context were left out: {skipped['turns']}."
     if len({tuple(worker.get(key) for key in MACHINE) for worker in summary["workers"]}) > 1:
-        yield "Rounds ran on unlike machines: trust the speedups, which are within a round, not the times."
+        yield "Rounds ran on different machines: trust the speedups, which are ratios within a round, not the times."
     elif any(worker["engine"] == "ray" for worker in summary["workers"]):
-        yield "Rounds ran side by side on Ray workers: times are those of a worker on a shared machine."
+        yield "Rounds ran in parallel on Ray workers: times are those of a worker on a shared machine."
     ties: dict[str, list[str]] = {}  # the same sentence on several contestants is one
     for entry in summary["contestants"]:
         figures = entry["overall"]
@@ -149,7 +149,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             yield f"{entry['name']} was left out: {entry['error']}"
             continue
         if figures["prompts"] < summary["prompts"]:
-            yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
+            yield f"{entry['name']} has runs of only {figures['prompts']} of the {summary['prompts']} prompts."
         if entry["lossless"] is False:
             unknown = "" if figures.get("quality") else " Its quality is not measured: give the prompts a check."
             why = "its verifier changes the target's distribution, or its target reads a part of long prompts"
@@ -162,16 +162,16 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             where = f"{counted(identity['ties'], 'prompt')}{_describe_gap(identity['largest_tie'])}"
             ties.setdefault(where, []).append(entry["name"])
     for where, names in ties.items():
-        parts = f"{names[0]} parts" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} part"
-        yield f"{parts} from the reference at near ties, which arithmetic decides, on {where}."
+        differ = f"{names[0]} differs" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} differ"
+        yield f"{differ} from the reference at near ties, which rounding decides, on {where}."
 
 
 def _describe_gap(largest: Mapping[str, float | None] | None) -> str:
     if not largest:
         return ""
     noise = largest["noise"]
-    scale = "" if noise is None else f", where arithmetic moves a logit by {noise:.1e}"
-    return f": the two logits are {largest['gap']:.1e} apart at most{scale}"
+    scale = "" if noise is None else f", and rounding moves a logit by {noise:.1e}"
+    return f": the two logits are at most {largest['gap']:.1e} apart{scale}"
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _column(name: str, form: Callable[[Any], str]) -> Column:
 
 
 def _marked(name: str) -> Column:
-    """A speedup, with a mark where its interval is clear of 1."""
+    """A speedup, with a mark if its interval does not contain 1."""
 
     def cell(entry: Mapping[str, Any]) -> str:
         figure = entry["overall"].get(name)
@@ -108,7 +108,7 @@ def _marked(name: str) -> Column:
 
 
 MARK = "*"
-MARKED = f"{MARK}: the 95-percent interval is clear of 1."
+MARKED = f"{MARK}: the 95-percent interval does not contain 1."
 COLUMNS: dict[str, tuple[str, Column]] = {
     "output": ("output", format_output),
     "quality": ("quality (change)", format_quality),

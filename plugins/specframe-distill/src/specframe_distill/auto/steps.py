@@ -187,7 +187,7 @@ class Auto:
         if best == "suffix":
             lines.append("the trained drafter does not pay: this is the drafter that copies from the text, alone")
         if not (found[best]["speedup"]["low"] or 0) > 1:
-            lines.append("the interval is not clear of 1: more prompts or minutes are needed to know")
+            lines.append("the interval is not above 1: more prompts or minutes are needed to know")
         text = (self.folder / f"{best}.yaml").read_text(encoding="utf-8")
         recipe = self.folder / "recipe.yaml"
         recipe.write_text("".join(f"# {line}\n" for line in lines) + text, encoding="utf-8")

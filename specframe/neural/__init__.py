@@ -14,7 +14,7 @@
 | `make_config` | transformers' config of a model type, without a slow import for Llama's and Qwen2's |
 | `FeatureSession` | the decoding state of a drafter over decoder layers: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
-| `RowSession`, `Pending` | the base of sessions that cache keys and values: rows that join, commit and leave |
+| `RowSession`, `PendingCommit`, `Pending` | the base of sessions that cache keys and values: rows join, commit, leave |
 | `TextWindow` | the part of the committed pairs that drafts see, in constant memory |
 | `DraftSession` | the interface of sessions |
 | `State` | the state that a drafter carries from pair to pair, apart from its cache |

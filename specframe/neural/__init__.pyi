@@ -6,9 +6,9 @@ from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache
 from specframe.neural.drafter import NeuralDrafter as NeuralDrafter
-from specframe.neural.features import Entries as Entries
 from specframe.neural.features import LastFeature as LastFeature
 from specframe.neural.features import Pending as Pending
+from specframe.neural.features import PendingCommit as PendingCommit
 from specframe.neural.features import TapFusion as TapFusion
 from specframe.neural.features import gather as gather
 from specframe.neural.heads import Depths as Depths

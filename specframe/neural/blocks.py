@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specframe.neural.transfer import tensor_on
+
+if TYPE_CHECKING:
+    from specframe.neural.cache import SlotCache
+    from specframe.neural.layer import DecoderLayer
 
 State = tuple[Tensor, ...]
 """State carried from pair to pair, apart from the cache: tensors [P, B, D], none if there is no such state."""
@@ -165,6 +170,12 @@ class Queries:
             mask=_stacked(self.mask, others.mask),
             before=None if self.before is None else _stacked(self.before, others.mask),
         )
+
+    def run(self, layer: DecoderLayer, cache: SlotCache) -> Tensor:
+        """The outputs of decoder layers over an aimed cache, [B, T, P]."""
+        before = None if self.before is None else self.before[:, None]
+        outputs: Tensor = layer(self.inputs, self.positions, self.mask[:, None], cache, before)
+        return outputs
 
     def causal(self) -> Queries:
         """These queries with a causal mask before the last layer, whose own entries are the last T of the S slots."""

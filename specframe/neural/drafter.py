@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,13 @@ from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
+from specframe.neural.compiled import CompiledLayers
 from specframe.neural.forward import without_gradients
 from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.masks import TextWindow
-from specframe.neural.network import seeded, windowed
-from specframe.neural.quantize import Quantization, round_layers, rounds
+from specframe.neural.network import NetworkT, seeded, with_options
+from specframe.neural.quantize import Quantization, QuantizedCopy, round_layers, rounds
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.origin import KnownRows, record_target, require_vocabulary, warn_of_another
 
@@ -29,10 +31,7 @@ if TYPE_CHECKING:
 
     from specframe.kernel.interfaces import Target, TreePolicy
     from specframe.kernel.types import Context, SearchBeam, TokenTree
-    from specframe.native.linear import QuantizedLinear
     from specframe.neural.network import DraftNetwork, DraftSession
-
-NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 class NeuralDrafter(Generic[NetworkT]):
@@ -47,6 +46,7 @@ class NeuralDrafter(Generic[NetworkT]):
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained, the same in every run.
         head: the map from predictions to logits; none: the network's own LM heads, or the target's.
         quantize: the network's linear layers in 4 or 8 bits while it decodes; saved unrounded.
+        compile: whether torch.compile computes the decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
     name: ClassVar[str]
@@ -63,22 +63,28 @@ class NeuralDrafter(Generic[NetworkT]):
     _known: int | None = None  # so many first tokens its own LM heads have rows for; None: all
 
     def __init__(
-        self, *, weights: str | None = None, head: Head | None = None, quantize: Quantization | None = None
+        self,
+        *,
+        weights: str | None = None,
+        head: Head | None = None,
+        quantize: Quantization | None = None,
+        compile: bool = False,
     ) -> None:
         self.weights = weights
         self.head = head
         self.quantize = quantize
+        self.compiled = CompiledLayers(f"drafter {self.name}") if compile else None
         self._bound: tuple[NeuralTarget, NetworkT] | None = None
         self._session: DraftSession | None = None
-        self._rounded: tuple[list[int], NetworkT] | None = None
+        self._quantized = QuantizedCopy[NetworkT]()
         self._reader: Callable[[Tensor], Tensor] | None = None
         self._searches = NativeSearches()
         self._search: SearchBeam | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """A copy of this drafter without weights, unbound, for a target of `vocab` tokens."""
+        """A copy of this drafter without weights, unbound and not compiled, for a target of `vocab` tokens."""
         drafter = copy.copy(self)
-        drafter.weights = drafter._bound = drafter._session = drafter._reader = drafter._rounded = drafter._known = None
+        drafter.weights = drafter._bound = drafter._session = drafter._reader = drafter._known = drafter.compiled = None
         drafter.head = untrained_form(self.head, vocab)
         return drafter
 
@@ -109,14 +115,13 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def store(self, folder: Path) -> None:
         """Writes the network's config.json and model.safetensors, in bfloat16."""
-        config = self.target.config
-        stored = self._identity(config) | checkpoint.target_shape(config)
+        stored = self._identity(self.target.config) | checkpoint.target_shape(self.target.config)
         checkpoint.save(self.network, stored, folder, torch.bfloat16)
 
     def session(self, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, of at most `room` positions each, within the window."""
         session = cast("DraftNetwork", self.decoding).open(self.target.embed, slots, room)
-        return session if self.window is None else windowed(session, self.name, self.window)
+        return with_options(session, self.name, self.window, self.compiled)
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.
@@ -125,11 +130,13 @@ class NeuralDrafter(Generic[NetworkT]):
         fit, all misfits listed.
         """
         model = neural_target(target, self.name)
+        if self.compiled is not None and rounds(f"drafter {self.name}", self.quantize, model.device):
+            raise CompositionError(f"drafter {self.name}: native code runs what `quantize` rounds; leave compile out")
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
         if self.weights is not None:
             require_vocabulary(self.weights, target.vocab_size)
             warn_of_another(f"drafter {self.name}", self.weights, target)
-        self._bound, self._session, self._rounded = (model, network), None, None
+        self._bound, self._session = (model, network), None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
         model.request(taps := frozenset(self.spec.reads))
         self.taps = taps
@@ -170,10 +177,7 @@ class NeuralDrafter(Generic[NetworkT]):
         target, network = self._both()
         if self.quantize is None or not rounds(f"drafter {self.name}", self.quantize, target.device):
             return network
-        versions = [part._version for part in (*network.parameters(), *network.buffers())]
-        if self._rounded is None or self._rounded[0] != versions:
-            self._rounded = versions, self.round(network, self.quantize)
-        return self._rounded[1]
+        return self._quantized.of(network, partial(self.round, quantization=self.quantize))
 
     def round(self, network: NetworkT, quantization: Quantization) -> NetworkT:
         """A quantized copy of the network; a family whose matrices are not all linear layers rounds the others."""
@@ -230,7 +234,8 @@ class NeuralDrafter(Generic[NetworkT]):
         target, network = self._both()
         shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
         drafter = copy.copy(self)
-        drafter._bound, drafter._session, drafter._rounded = (target, copy.deepcopy(network, shared)), None, None
+        drafter._bound, drafter._session = (target, copy.deepcopy(network, shared)), None
+        drafter._quantized = QuantizedCopy()
         return drafter
 
     def alternatives(self) -> Mapping[str, Self]:
@@ -243,7 +248,8 @@ class NeuralDrafter(Generic[NetworkT]):
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""
         self._session = self.session(slots, room)
-        self._search = self._searches.of(self._session, self.decoding, self._matrix, self.support, self.target)
+        matrix = None if self._reader is not None else getattr(self.head, "matrix", None)
+        self._search = self._searches.of(self._session, self.decoding, matrix, self.support, self.target)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
@@ -271,11 +277,6 @@ class NeuralDrafter(Generic[NetworkT]):
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)
-
-    @property
-    def _matrix(self) -> QuantizedLinear | None:
-        """The matrix whose product with the network's outputs is the logits; None where they are something else."""
-        return None if self._reader is not None else getattr(self.head, "matrix", None)
 
     @property
     def _plan(self) -> DraftNetwork:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,6 @@ from torch import Tensor, nn
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.neural.transfer import tensor_on
-
-Entries = Callable[[], tuple[Tensor, ...]]
-"""A function that makes a session's entries of committed pairs, [B, M, ..] each."""
 
 
 class KeptFeatures(Mapping[str, Tensor]):
@@ -138,45 +134,52 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Stash:
-    """Entries of one commit that wait to be taken in; their rows may move and leave until then."""
+class PendingCommit:
+    """A commit whose entries no draft has read yet; its rows may move and leave until then."""
 
     rows: Sequence[int | None]  # the session's row of each of the B; None: it has left
-    fresh: list[int]  # how many of the M are a row's
-    make: Entries
-    committed: Committed | None = None  # the commit, where they are of one
+    fresh: list[int]  # how many entries are a row's
+    committed: Committed
+    entries: tuple[Tensor, ...] | None = (
+        None  # [B, M, ..] each; None: the committed pairs, read once a draft is asked for
+    )
 
-    @cached_property
-    def pairs(self) -> tuple[Tensor, ...]:
-        """The entries, [B, M, ..] each."""
-        return self.make()
+    def pairs(self, spec: PairSpec) -> tuple[Tensor, ...]:
+        """The entries, [B, M, ..] each: tokens and features side by side, if they are the committed pairs."""
+        if self.entries is not None:
+            return self.entries
+        longest, features = max(self.fresh), self.committed.features
+        if self.committed.tokens.shape[1] > longest:
+            features = {tap: values[:, :longest] for tap, values in features.items()}
+        return self.committed.tokens[:, :longest], gather(spec, features)
 
-    def moved(self, places: Mapping[int, int]) -> Stash | None:
-        """The entries after rows moved to these places; None if all of them have left."""
+    def moved(self, places: Mapping[int, int]) -> PendingCommit | None:
+        """The commit after rows moved to these places; None if all of them have left."""
         rows = [None if row is None else places.get(row) for row in self.rows]
         return None if set(rows) == {None} else replace(self, rows=rows)
 
 
-def by_row(stashes: Sequence[Stash], counts: list[int]) -> tuple[Tensor, ...]:
+def by_row(commits: Sequence[PendingCommit], counts: list[int], spec: PairSpec) -> tuple[Tensor, ...]:
     """The entries of several commits by row, each row's in their order: [B, M, ..] each.
 
     They are of a session's last B rows, `counts` of each.
     """
-    first = min(row for stash in stashes for row in stash.rows if row is not None)
-    if len(stashes) == 1 and list(stashes[0].rows) == list(range(first, first + len(counts))):
-        return stashes[0].pairs
+    first = min(row for commit in commits for row in commit.rows if row is not None)
+    entries = [commit.pairs(spec) for commit in commits]
+    if len(commits) == 1 and list(commits[0].rows) == list(range(first, first + len(counts))):
+        return entries[0]
     filled, start, places = [0] * len(counts), 0, list[tuple[int, int, int]]()
-    for stash in stashes:
-        for row, fresh in zip(stash.rows, stash.fresh, strict=True):
+    for commit, pairs in zip(commits, entries, strict=True):
+        for row, fresh in zip(commit.rows, commit.fresh, strict=True):
             if row is not None:
                 before = filled[row - first]
                 places += [(start + entry, row - first, before + entry) for entry in range(fresh)]
                 filled[row - first] += fresh
-            start += stash.pairs[0].shape[1]
-    sources, rows, columns = tensor_on(stashes[0].pairs[0].device, list(zip(*places, strict=True)))
-    found = []
-    for parts in zip(*(stash.pairs for stash in stashes), strict=True):
+            start += pairs[0].shape[1]
+    sources, rows, columns = tensor_on(entries[0][0].device, list(zip(*places, strict=True)))
+    joined = []
+    for parts in zip(*entries, strict=True):
         wide = parts[0].new_zeros(len(counts), max(counts), *parts[0].shape[2:])
         wide[rows, columns] = torch.cat([part.flatten(0, 1) for part in parts])[sources]
-        found.append(wide)
-    return tuple(found)
+        joined.append(wide)
+    return tuple(joined)

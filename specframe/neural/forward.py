@@ -30,7 +30,13 @@ EVERY = slice(None)
 """The logits of all positions."""
 NONE = slice(0)
 """No logits: the LM head does not run."""
-
+LIMITS = {8: 1e-6, 4: 1e-3}
+"""Largest error of a logit, as a share of the largest logit, by the bytes of a number."""
+LOOSE = 2e-1
+"""Largest error of a logit below full precision, as a share of the largest logit."""
+REROUTED = 0.2
+"""Share of the logits that may be off below full precision, at least one: a router may pick another expert at a near
+tie, and rounded activations may diverge on senseless texts."""
 
 GreedyRun = Callable[["TokenTree", "SlotMap", frozenset[str], int], tuple[Features, "Verdict | None"]]
 """A pass over a tree, given rows, taps and the most positions of a row: its features, `best` and `last` among them, and
@@ -267,3 +273,24 @@ def without_tracking(function: Callable[Given, Found]) -> Callable[Given, Found]
 def gather_each(values: Tensor, places: Tensor) -> Tensor:
     """The entries of each row at its own places: [B, T, D], [B, E] -> [B, E, D]."""
     return values[torch.arange(len(places), device=places.device)[:, None], places]
+
+
+def limit_of(dtype: torch.dtype) -> float:
+    """Returns the largest error of logits for a model of this dtype."""
+    return LIMITS.get(dtype.itemsize, LOOSE)
+
+
+def agree(found: Tensor, wanted: Tensor, limit: float | None = None) -> bool:
+    """Returns whether logits [..., V] of one model, computed in two ways, are equal but for rounding.
+
+    Without a `limit`, full precision is taken for float32, in which norms are computed at most.
+    """
+    if limit is None:
+        limit = LIMITS[4] if wanted.dtype.itemsize >= 4 else LOOSE
+    off = ~(differences(found, wanted) <= limit)  # NaN is off, too
+    return int(off.sum()) <= (max(1, int(REROUTED * off.numel())) if limit == LOOSE else 0)
+
+
+def differences(found: Tensor, wanted: Tensor) -> Tensor:
+    """The largest difference in each logit vector, as a share of the largest logit of all: [...]."""
+    return (found - wanted).abs().amax(-1) / wanted.abs().amax().clamp(min=1e-9)

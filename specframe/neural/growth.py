@@ -87,8 +87,8 @@ class NativeSearch:
         """The trees below root [B], and the number of the drafter's forward passes."""
         session, parts = self._session, self._draft.parts
         if parts.cells is not None and (session.windowed is not None or session.waiting > parts.cells.longest):
-            session.settle()  # along a text, and where a window drops pairs, PyTorch runs the LSTM
-        pending, new = session.outlined, None
+            session.flush()  # along a text, and where a window drops pairs, PyTorch runs the LSTM
+        pending, new = session.pending_shape, None
         counts, known, states, tail = session.counts, len(root), None, None
         outputs = torch.empty(len(root), parts.block, parts.layers.shape.width)
         if pending is not None:
@@ -100,7 +100,8 @@ class NativeSearch:
         if parts.cells is not None:
             states, tail = self._carried()
         more = 0 if new is None else new.most
-        session.aim(parts.block - 1 + slots_for(search, counts, more, parts.block))
+        session.reserve(width := parts.block - 1 + slots_for(search, counts, more, parts.block))
+        session.cache.aim(0, width)
         entries = session.windowed
         window = None if entries is None else (entries.window.sinks, entries.window.recent)
         grow = self._draft.grow
@@ -118,7 +119,7 @@ class NativeSearch:
                 shown = tuple(part[:, known:] for part in state)
                 return Blocks.of_root(rest.to(dtype), shown, torch.tensor(pending.held))
 
-            session.settle_by(pending, settled)
+            session.flushed(pending, settled)
         return tree, passes
 
     def _carried(self) -> tuple[Tensor, Tensor]:
@@ -135,7 +136,7 @@ class NativeSearch:
     def _new(self, pending: Pending) -> tuple[Pending, NewPairs]:
         """The pending pairs, and the same for native code, which gathers and fuses those of one commit itself."""
         session = self._session
-        committed = session.lone
+        committed = session.single_commit
         if committed is None or not self._taps:
             whole = session.pending
             assert whole is not None

@@ -14,6 +14,7 @@ from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.native.modules import Cells
 from specframe.neural.blocks import State
+from specframe.neural.compiled import CompiledLayers
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import TextWindow, block_causal
 from specframe.neural.session import FeatureSession
@@ -180,9 +181,16 @@ def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
         return build().to(target.device, target.dtype).eval()
 
 
-def windowed(session: DraftSession, name: str, window: TextWindow) -> DraftSession:
-    """A drafter's new session within a window. Raises CompositionError, in the drafter's name, if it cannot be."""
-    if not isinstance(session, FeatureSession):
-        raise CompositionError(f"drafter {name}: a window fits sessions over pairs alone; leave it out")
-    session.limit(window)
+def with_options(
+    session: DraftSession, name: str, window: TextWindow | None, compiled: CompiledLayers | None
+) -> DraftSession:
+    """A drafter's new session with these options. Raises CompositionError for one that is not over pairs."""
+    for option, value in {"a window": window, "compile": compiled}.items():
+        if value is not None and not isinstance(session, FeatureSession):
+            raise CompositionError(f"drafter {name}: {option} fits sessions over pairs alone; leave it out")
+    if isinstance(session, FeatureSession):
+        if window is not None:
+            session.limit(window)
+        if compiled is not None:
+            session.compile(compiled)
     return session

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import Literal, TypeVar
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,20 @@ def rounds(name: str, quantization: Quantization | None, device: torch.device) -
         logging.getLogger(__name__).warning("%s: %s stays in the target's precision", error, name)
         return False
     return True
+
+
+class QuantizedCopy(Generic[NetworkT]):
+    """A quantized copy of a network, made again when the network's weights have changed."""
+
+    def __init__(self) -> None:
+        self._made: tuple[NetworkT, list[int], NetworkT] | None = None
+
+    def of(self, network: NetworkT, make: Callable[[NetworkT], NetworkT]) -> NetworkT:
+        """The copy that `make` returns of the network."""
+        versions = [part._version for part in (*network.parameters(), *network.buffers())]
+        if self._made is None or self._made[0] is not network or self._made[1] != versions:
+            self._made = network, versions, make(network)
+        return self._made[2]
 
 
 def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:

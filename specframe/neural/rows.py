@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specframe.kernel.types import Committed, PairSpec
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
-from specframe.neural.features import Entries, Pending, Stash, by_row, gather
+from specframe.neural.features import Pending, PendingCommit, by_row
 from specframe.neural.masks import TextWindow
 from specframe.neural.transfer import tensor_on
 
@@ -104,8 +103,8 @@ class RowSession:
         self._draft: list[Blocks] | Callable[[], Blocks] = []  # or what makes the root, once that is asked for
         self.windowed: WindowEntries | None = None
         """Entries that a window keeps; None without one."""
-        self._stashes: list[Stash] = []
-        self._waiting: list[int] = []  # entries of each row in the stashes; only the first rows may have none
+        self._commits: list[PendingCommit] = []
+        self._waiting: list[int] = []  # entries of each row in these commits; only the first rows may have none
         self._asked, self._idle = False, False  # whether a draft was asked for since the last cycle; whether none was
 
     @property
@@ -126,13 +125,13 @@ class RowSession:
             self._visible = self.seen(self.counts)
         return self._visible
 
-    def entries(self, pairs: Entries, committed: Committed, fresh: list[int]) -> tuple[Entries, list[int]]:
-        """Returns the entries of newly committed pairs, [B, M, ..] each, and how many each row has of them.
+    def pending_commit(self, rows: range, committed: Committed) -> PendingCommit:
+        """A commit to these rows, to be read by the next draft.
 
-        By default they are the pairs, `fresh` a row. A session that has fewer entries than pairs keeps their positions
-        with them, since an entry's number is then no longer its position.
+        By default its entries are the pairs. A session that has fewer entries than pairs keeps their positions with
+        them, since an entry's number is then no longer its position.
         """
-        return pairs, fresh
+        return PendingCommit(rows, committed.counts, committed)
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns entries as a draft takes them in, [B, M, ..] each; by default as they were kept."""
@@ -153,59 +152,52 @@ class RowSession:
         """Keeps these rows of the remaining state, int64 [R], in this order."""
 
     def commit(self, committed: Committed) -> None:
-        """Stashes newly committed pairs; rows that come with a prompt are new, and follow the others.
+        """Keeps newly committed pairs; rows that come with a prompt are new, and follow the others.
 
         They wait for the next draft. Where a tree policy drafts nothing for some cycles there is one forward for all
         that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
         """
-        fresh = list(committed.counts)
-        pairs = partial(self._pairs_of, committed, max(fresh))
-        made, fresh = self.entries(pairs, committed, fresh)
-        waiting, first, more = self._waiting, 0, fresh
+        first = 0 if committed.prompt is None else len(self.counts)
+        commit = self.pending_commit(range(first, first + len(committed.tokens)), committed)
+        waiting, more = self._waiting, [0] * first + commit.fresh
         if committed.prompt is None:
             self._idle, self._asked = not self._asked, False
         else:
-            waiting, first, more = waiting + [0] * len(fresh), len(self.counts), [0] * len(self.counts) + fresh
+            waiting = waiting + [0] * len(commit.fresh)
         total = [have + new for have, new in zip(waiting, more, strict=True)]
         if not self._idle or len(total) * max(total) > min(MOST, 4 * sum(total) + SPARE):
-            self.settle()
+            self.flush()
             self._asked, total = False, more
         if committed.prompt is not None:
-            self.counts += [0] * len(fresh)
+            self.counts += [0] * len(commit.fresh)
             if self.windowed is not None:
-                self.windowed.totals += [0] * len(fresh)
+                self.windowed.totals += [0] * len(commit.fresh)
             self._visible = None
-            self.join(len(fresh))
+            self.join(len(commit.fresh))
         self._waiting = total
-        self._stashes.append(Stash(range(first, len(self.counts)), fresh, made, committed if made is pairs else None))
-
-    def _pairs_of(self, committed: Committed, longest: int) -> tuple[Tensor, ...]:
-        tokens, features = committed.tokens, committed.features
-        if tokens.shape[1] > longest:
-            tokens, features = tokens[:, :longest], {tap: values[:, :longest] for tap, values in features.items()}
-        return tokens, gather(self.spec, features)
+        self._commits.append(commit)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         chosen = rows.tolist()
         if 0 in self._waiting:
-            self.settle()
+            self.flush()
         places = {row: place for place, row in enumerate(chosen)}
-        self._stashes = [moved for stash in self._stashes if (moved := stash.moved(places)) is not None]
+        self._commits = [moved for commit in self._commits if (moved := commit.moved(places)) is not None]
         self._waiting = [self._waiting[row] for row in chosen]
         self.counts = [self.counts[row] for row in chosen]
         if self.windowed is not None:
             self.windowed.keep(rows)
         self.cache.keep(rows)
         self._visible = None
-        self.draft = [] if self._stashes else [root.keep(rows) for root in self.draft[:1]]
+        self.draft = [] if self._commits else [root.keep(rows) for root in self.draft[:1]]
         self.leave(rows)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Takes in the pending pairs; then a draft can start at the root of every row."""
         if (pending := self.pending) is not None:
             root = self.take(pending)
-            self.settle_by(pending, lambda: root)
+            self.flushed(pending, lambda: root)
 
     @property
     def waiting(self) -> int:
@@ -214,38 +206,38 @@ class RowSession:
 
     @property
     def pending(self) -> Pending | None:
-        """The pairs that are to be taken in, if there are any."""
-        if (found := self.outlined) is None:
+        """The entries of pending commits, if there are any."""
+        if (pending := self.pending_shape) is None:
             return None
-        found = replace(found, pairs=self.prepare(by_row(self._stashes, found.fresh)))
-        return found if self.windowed is None else self.within(self.windowed, found)
+        pending = replace(pending, pairs=self.prepare(by_row(self._commits, pending.fresh, self.spec)))
+        return pending if self.windowed is None else self.within(self.windowed, pending)
 
     @property
-    def outlined(self) -> Pending | None:
-        """The rows without the pairs themselves."""
-        if not self._stashes:
+    def pending_shape(self) -> Pending | None:
+        """The rows of pending commits, and how many entries each has, without the entries."""
+        if not self._commits:
             return None
         first = self._waiting.count(0)
         starts, fresh = self.counts[first:], self._waiting[first:]
         return Pending(first, (), fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
 
     @property
-    def lone(self) -> Committed | None:
-        """The commit whose pairs, as they stand in it, are all that is to be taken in; None where they are others."""
-        oldest, first = self._stashes[0], self._waiting.count(0)
-        complete = len(self._stashes) == 1 and list(oldest.rows) == list(range(first, len(self.counts)))
-        return oldest.committed if complete and self.windowed is None else None
+    def single_commit(self) -> Committed | None:
+        """The only pending commit, if it can be used unchanged."""
+        oldest, first = self._commits[0], self._waiting.count(0)
+        complete = len(self._commits) == 1 and list(oldest.rows) == list(range(first, len(self.counts)))
+        return oldest.committed if complete and oldest.entries is None and self.windowed is None else None
 
     def within(self, entries: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
         return entries.expanded(pending, pending.pairs[0])
 
-    def settle_by(self, pending: Pending, root: Callable[[], Blocks]) -> None:
+    def flushed(self, pending: Pending, root: Callable[[], Blocks]) -> None:
         """Takes note that pending pairs were taken in, given a function that makes their rows' root."""
         if self.windowed is not None:
             self.windowed.write(pending)
             self.windowed.totals = [had + new for had, new in zip(self.windowed.totals, self._waiting, strict=True)]
-        self._stashes, self._waiting = [], [0] * len(self.counts)
+        self._commits, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
         self.counts[pending.first :] = pending.held
         self._draft = [self.draft[0].stack(root())] if pending.first else root

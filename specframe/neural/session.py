@@ -18,6 +18,8 @@ from torch.nn.functional import pad
 
 from specframe.kernel.types import Frontier, PairSpec, Predicted
 from specframe.neural.blocks import Blocks, Queries, State, ends, repeated
+from specframe.neural.cache import SlotCache
+from specframe.neural.compiled import CompiledLayers, width_of
 from specframe.neural.features import Pending
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import TextWindow, pairs_before
@@ -95,6 +97,8 @@ class FeatureSession(RowSession):
         self.masked = network.levels > 1
         self.block = network.levels if self.masked else network.block
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
+        self.compiled: CompiledLayers | None = None
+        """The layers by torch.compile, once `compile` was called."""
         none = network.start(0), like.new_zeros(0, self.asking - 1, network.width)
         self.carried: Carried | Callable[[], Carried] = none
         """The state and inputs after each row's pairs, or a function that makes them once they are asked for."""
@@ -122,6 +126,11 @@ class FeatureSession(RowSession):
         """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
         self.windowed = WindowEntries(window)
         self.room = min(self.room, window.most)
+
+    def compile(self, layers: CompiledLayers) -> None:
+        """Runs the layers compiled from now on, over no more positions than are written; nothing was committed yet."""
+        self.compiled, self.room, self.spare = layers, 0, 0
+        self.cache = SlotCache(self.network.layer.count, 0, self.cache.rows, width_of)
 
     def within(self, entries: WindowEntries, pending: Pending) -> Pending:
         """Pending pairs within a window. With a state, which runs through all pairs, `take` drops some instead."""
@@ -165,7 +174,7 @@ class FeatureSession(RowSession):
         its parent stands. The state goes on from the node expanded k levels above.
         """
         if frontier.tree.levels == 0:
-            self.settle()
+            self.flush()
             del self.draft[1:]
             return self.draft[0].outputs
         batch, width = frontier.nodes.shape
@@ -253,19 +262,14 @@ class FeatureSession(RowSession):
         window = None if self.windowed is None else self.windowed.window
         return pairs_before(slots, counts, width, self.asking - 1, window)
 
-    def aim(self, width: int) -> None:
-        """Makes room for the slots 0 .. width - 1, which the next pass may write."""
-        self.reserve(width)
-        self.cache.aim(0, width)
-
     def _ask(self, queries: Queries, slots: int | Tensor, first: int = 0) -> Tensor:
         """The layer's outputs, [B, T, P]; keys and values are written as `SlotCache.aim` has it."""
         width = queries.mask.shape[2]
         self.reserve(width)
         self.cache.aim(slots, width, first)
-        mask, before = queries.mask[:, None], None if queries.before is None else queries.before[:, None]
-        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, mask, self.cache, before)
-        return outputs
+        if self.compiled is not None:
+            return self.compiled.run(self.network.layer, queries, self.cache)
+        return queries.run(self.network.layer, self.cache)
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Returns the network's `inputs` argument: [..], [.., D] -> [.., 2D], embedding first."""

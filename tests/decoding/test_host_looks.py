@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import specframe
-from specframe.components.targets.forward.compiled import CompiledForward, Steps
+from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.hf import HFTarget
 from tests.decoding.fake_device import FakeDevice
 from tests.small_model import make_model
@@ -50,7 +50,7 @@ def looks(target, drafter, tree, cycles: int = 4) -> list[list[str]]:
 def test_the_verdict_alone_is_copied_to_the_host(drafter, tree, compiled):
     target = HFTarget.from_model(make_model())
     if compiled:
-        target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype, "eager"))
+        target.computing.inner = CompiledForward(target.parts.eager, target.dtype, "eager")
     for cycle in looks(target, drafter, tree):
         assert [look for look in cycle if look != AT_HOME] == [VERDICT]
 

@@ -28,7 +28,7 @@ from specframe.native import draft
 from specframe.native.draft import NativeDraft
 from specframe.native.values import NewPairs, check_pairs
 from specframe.neural import NeuralDrafter
-from specframe.neural.features import KeptFeatures, Stash
+from specframe.neural.features import KeptFeatures
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
@@ -292,7 +292,8 @@ def test_what_native_code_would_misread_is_refused() -> None:
         one._search(plan, torch.tensor([3.0]))
     search = one._search
     wide = torch.zeros(1, 5, dtype=torch.int64), torch.zeros(1, 5, 2 * SIZE)
-    one._session._stashes = [Stash([0], [5], lambda: wide)]
+    (pending,) = one._session._commits
+    one._session._commits = [replace(pending, entries=wide)]
     with pytest.raises(ValueError, match="pairs are contiguous"):
         search(plan, torch.tensor([3]))
 

@@ -83,7 +83,7 @@ def test_a_draft_is_that_of_a_session_that_never_waits(name, steps):
             elif step == "keep":
                 one.keep([row for row in given_ if row < one.rows][: max(1, one.rows - 1)])
             if one is eager:
-                one.session.settle()
+                one.session.flush()
         if step == "draft":
             late, early = lazy.draft(), eager.draft()
             assert torch.equal(late.tokens, early.tokens)

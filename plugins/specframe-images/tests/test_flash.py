@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
+from specframe.neural import PendingCommit
 from specframe.plugin import Committed, Context, Expand, Frontier, Proposal, TokenTree
 from specframe.testing import GivenSession, check_drafter, check_proposals, fit, random_teacher, shake, tiny_target
 from specframe_images.entries import laid_out
@@ -138,15 +140,16 @@ def test_what_it_learns_after_an_image_is_what_it_drafts_by(target: HFTarget, le
 
 
 def test_positions_that_count_entries_are_found(target: HFTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = FlashSession.entries
+    honest = FlashSession.pending_commit
 
-    def entries(session: FlashSession, pairs: Any, committed: Committed, fresh: list[int]) -> Any:
-        made, counts = honest(session, pairs, committed, fresh)
-        values, positions = made()
-        starts = session.counts if committed.prompt is None else [0] * len(counts)
-        return lambda: (values, torch.tensor(starts)[:, None] + torch.arange(positions.shape[1])), counts
+    def miscounted(session: FlashSession, rows: range, committed: Committed) -> PendingCommit:
+        pending = honest(session, rows, committed)
+        assert pending.entries is not None
+        values, positions = pending.entries
+        starts = session.counts if committed.prompt is None else [0] * len(pending.fresh)
+        return replace(pending, entries=(values, torch.tensor(starts)[:, None] + torch.arange(positions.shape[1])))
 
-    monkeypatch.setattr(FlashSession, "entries", entries)
+    monkeypatch.setattr(FlashSession, "pending_commit", miscounted)
     assert max(differences(target, bound(target), cycles=2)) > 100 * CLOSE
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward.compiled import width_of
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
@@ -17,6 +16,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.native.linear import unpack_again
 from specframe.neural.cache import cache_name
+from specframe.neural.compiled import width_of
 from specframe.sampling.grammar import TextGrammar, grammar_of
 
 

@@ -13,7 +13,7 @@ from specframe.components.targets import adapters, architectures, image_probe, k
 from specframe.components.targets.anatomy import LoadedModel
 from specframe.components.targets.forward import kept, resume
 from specframe.components.targets.forward import native as native_passes
-from specframe.components.targets.forward.compiled import CompiledForward, Steps
+from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.forward.native import CacheForm
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.source import gguf_file
@@ -98,7 +98,7 @@ class HFTarget(LoadedModel):
         self._drop_model()
         if compile and not isinstance(self.forward, native_passes.NativeForward):
             self.parts.require_rewindable("be compiled")
-            self.computing.inner = CompiledForward(self.parts.eager, Steps(self.parts.eager, self.dtype))
+            self.computing.inner = CompiledForward(self.parts.eager, self.dtype)
         if prompt is not None:
             prompt.bind(self)
             self.prompt = prompt

@@ -9,9 +9,9 @@ from torch.nn.functional import pad
 from specframe.components.targets.forward import resume
 from specframe.components.targets.kind import TransformersTarget, fingerprint
 from specframe.components.targets.probe import EDITION, LEAVES, PARENTS, remember, tolerance
-from specframe.components.targets.rounding import agree
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.neural.forward import agree
 from specframe.recipes.folders import cache_folder
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from specframe.components.targets.architectures import require_kv_selection
 from specframe.components.targets.forward.recurrence import unknown_of
 from specframe.components.targets.kind import TransformersTarget, fingerprint, type_name
-from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.kernel.errors import CompositionError, SpecframeError, first_line
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, KVSelection, LayerChoice
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.cache import cache_name
+from specframe.neural.forward import LOOSE, agree, differences, limit_of
 from specframe.recipes.folders import cache_folder
 
 WHAT = "be a target, it does not score trees as it scores texts"

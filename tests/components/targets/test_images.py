@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specframe.components.drafters.lookup import Lookup
-from specframe.components.targets.forward.compiled import CompiledForward, Steps
+from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
@@ -126,7 +126,7 @@ def test_images_for_targets_without_eyes_are_refused():
 def test_a_compiled_target_refuses_images(monkeypatch):
     model = seeing("llava", monkeypatch)
     target = HFTarget.from_model(model)
-    target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype))
+    target.computing.inner = CompiledForward(target.parts.eager, target.dtype)
     with pytest.raises(InputError, match="reads texts alone: leave it out"):
         open_session(target, 1).admit([prompt(model, 1)])
 

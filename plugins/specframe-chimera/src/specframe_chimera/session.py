@@ -82,7 +82,7 @@ class States(RowSession):
         Every node's parent but the root's was expanded before.
         """
         if frontier.tree.levels == 0:
-            self.settle()
+            self.flush()
             del self.draft[1:]
             root = self.draft[0]
             return root.outputs[:, :, 0], torch.zeros_like(root.position)

@@ -58,6 +58,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
             short texts have them; none: all tokens.
         sinks: the first tokens of a text that a window leaves visible.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
+        compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
     name = "eagle"
@@ -77,8 +78,9 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         window: int | None = None,
         sinks: int = 4,
         quantize: Quantization | None = None,
+        compile: bool = False,
     ) -> None:
-        super().__init__(weights=weights, head=head, quantize=quantize)
+        super().__init__(weights=weights, head=head, quantize=quantize, compile=compile)
         self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.variant = EagleVariant(bias, feature_sampling, partial_alignment, fusion == "gated", layers)
         self.inner = checked_width(self.name, intermediate_size)

@@ -68,6 +68,7 @@ class Eagle3(NeuralDrafter[Wide]):
             short texts have them; none: all tokens; a loaded one may have its own.
         sinks: the first tokens of a text that a window leaves visible.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
+        compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
     name = "eagle3"
@@ -92,6 +93,7 @@ class Eagle3(NeuralDrafter[Wide]):
         window: int | None = None,
         sinks: int = 4,
         quantize: Quantization | None = None,
+        compile: bool = False,
     ) -> None:
         if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
             raise InputError(f"{self.name}: taps must be different layers, counted from 0, not {taps}")
@@ -102,7 +104,7 @@ class Eagle3(NeuralDrafter[Wide]):
             )
         if layers < 1:
             raise InputError(f"{self.name}: layers must be at least 1, not {layers}")
-        super().__init__(weights=weights, head=head, quantize=quantize)
+        super().__init__(weights=weights, head=head, quantize=quantize, compile=compile)
         self.count = layers
         self.window, self.promise = TextWindow.checked(self.name, window, sinks), replace(self.promise, window=window)
         self.own_head = own_head

@@ -34,6 +34,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
             short texts have them; none: all tokens.
         sinks: the first tokens of a text that a window leaves visible.
         quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved unrounded.
+        compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
     name = "falcon"
@@ -49,6 +50,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         window: int | None = None,
         sinks: int = 4,
         quantize: Quantization | None = None,
+        compile: bool = False,
     ) -> None:
         if block < 1:
             raise InputError(f"falcon: block must be at least 1, got {block}")
@@ -56,7 +58,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
             raise InputError(f"falcon: layers must be at least 1, got {layers}")
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
-        super().__init__(weights=weights, head=head, quantize=quantize)
+        super().__init__(weights=weights, head=head, quantize=quantize, compile=compile)
         self.window = TextWindow.checked(self.name, window, sinks)
         self.promise = replace(self.promise, block=block, window=window)
         self.block = block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from specframe.neural import (
     Embed,
     FeatureSession,
     NeuralDrafter,
+    PendingCommit,
     Quantization,
     tensor_on,
 )
@@ -23,7 +25,6 @@ from specframe_images.entries import ImageNetwork, Layout, image_tokens, laid_ou
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
 
-    from specframe.neural import Entries
     from specframe.plugin import Committed, Head, NeuralTarget
 
 WIDER = 4
@@ -143,21 +144,23 @@ class FlashSession(FeatureSession):
         """Returns the entries as they were kept: an image's are made of all its pairs at once."""
         return entries
 
-    def entries(self, pairs: Entries, committed: Committed, fresh: list[int]) -> tuple[Entries, list[int]]:
-        """The entries of newly committed pairs with their positions, [B, E, 2H] and [B, E], and each row's number."""
-        (values,) = super().prepare(pairs())
+    def pending_commit(self, rows: range, committed: Committed) -> PendingCommit:
+        """A commit to these rows, its entries made with their positions, [B, E, 2H] and [B, E]."""
+        pending = super().pending_commit(rows, committed)
+        fresh, (values,) = pending.fresh, super().prepare(pending.pairs(self.spec))
         if committed.prompt is None:
             starts = tensor_on(values.device, self.ends)
             self.ends = [end + more for end, more in zip(self.ends, fresh, strict=True)]
             positions = starts[:, None] + torch.arange(values.shape[1], device=values.device)
-            return lambda: (values, positions), fresh
+            return replace(pending, entries=(values, positions))
         self.ends += fresh
         shown = self.network.shown(committed.tokens[:, : values.shape[1]]).tolist()
         for flags, count in zip(shown, fresh, strict=True):
             flags[count - 1] = False  # the root was drawn, whatever it is
         layout = laid_out(shown, fresh, len(self.network.queries), values.device)
-        compressed = self.network.compressed(values, layout)
-        return lambda: (compressed, layout.positions), layout.counts
+        return replace(
+            pending, fresh=layout.counts, entries=(self.network.compressed(values, layout), layout.positions)
+        )
 
     def leave(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

@@ -40,6 +40,7 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
             With `features` it may be EAGLE's, from which training then begins: its layer is kept, the masks are new.
         head: how its outputs become logits; none: the target's own head.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
+        compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
     # Of tokens alone it drafts without features, but it may be trained on them: its outputs are the LM head's inputs.
@@ -53,10 +54,11 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
         weights: str | None = None,
         head: Head | None = None,
         quantize: Quantization | None = None,
+        compile: bool = False,
     ) -> None:
         if masks < 1:
             raise InputError(f"parallelspec: masks must be at least 1, got {masks}; without any, use the drafter eagle")
-        super().__init__(weights=weights, head=head, quantize=quantize)
+        super().__init__(weights=weights, head=head, quantize=quantize, compile=compile)
         self._masks = masks
         self.features = features
 

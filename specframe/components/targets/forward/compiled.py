@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-from transformers.cache_utils import Cache
 
 from specframe.components.targets.forward.layer_subset import double
 from specframe.components.targets.forward.masks import ALL
 from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.forward.transformers import TransformersForward
-from specframe.components.targets.rounding import agree
-from specframe.kernel.errors import first_line
 from specframe.native.visibility import Tree
 from specframe.neural.cache import SlotCache, cache_name
+from specframe.neural.compiled import FixedCache, Steps, power, width_of
 from specframe.neural.forward import EVERY, Features, Output, Pass, is_query
-
-log = logging.getLogger(__name__)
-SHAPES = 64
-"""Largest number of shapes of a model's forward pass that are compiled; further ones run as they are."""
-NARROWEST = 256
-
-
-def power(count: int) -> int:
-    """The power of two that is at least `count`."""
-    return 1 << (count - 1).bit_length()
-
-
-def width_of(positions: int) -> int:
-    """Returns the number of positions to allocate, all of them visible to a compiled forward pass."""
-    return max(power(positions), NARROWEST)
-
-
-class FixedCache(Cache):
-    """Keys and values of every layer, [B, H, S, D] each, written at slots that a tensor names.
-
-    Layer `index` has its keys in plane 2 * index and its values in the next.
-    """
-
-    def __init__(self, planes: Sequence[Tensor], slots: Tensor) -> None:
-        super().__init__(layers=[])
-        self._planes = planes
-        self._slots = slots  # [N] int64, of the nodes, the same in every row
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Writes [B, H, N, D]; returns all slots, [B, H, S, D]: the mask decides which of them a query sees."""
-        keys, values = self._planes[2 * layer_idx], self._planes[2 * layer_idx + 1]
-        keys.index_copy_(2, self._slots, key_states)
-        values.index_copy_(2, self._slots, value_states)
-        return keys, values
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0: positions are always given."""
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Keys a query may see, and the first one's position."""
-        return self._planes[0].shape[2], 0
 
 
 class StaticStep(nn.Module):
@@ -135,72 +84,6 @@ def padded(asked: Pass, visibility: Tree, rows: int, nodes: int) -> tuple[Tensor
     return tokens, places, sees, length
 
 
-class Steps:
-    """The compiled forward passes of a model, which are made when they are first needed."""
-
-    def __init__(self, eager: TransformersForward, dtype: torch.dtype, backend: str = "inductor") -> None:
-        self.refused = False
-        """True if the model could not be compiled, or computed something else then."""
-        self._eager = eager
-        self._dtype = dtype
-        self._backend = backend
-        self._steps: dict[frozenset[str], Callable[..., tuple[Tensor, ...]]] = {}
-        self._checked: set[tuple[object, ...]] = set()
-
-    def run(
-        self,
-        taps: frozenset[str],
-        inputs: tuple[Tensor, ...],
-        planes: list[Tensor],
-        eager: Callable[[], Output],
-    ) -> tuple[Tensor, Features] | None:
-        """Runs a step, with padding; returns None, with a warning, if it cannot be compiled or differs from `eager`.
-
-        `eager` returns the expected output, without padding, and is called only for the first step of a shape.
-        """
-        shape = (taps, *planes[0].shape, *inputs[0].shape)
-        if shape in self._checked:
-            return self._call(taps, inputs, planes)
-        if len(self._checked) == SHAPES:
-            return None
-        wanted = eager()[0]
-        assert wanted is not None
-        batch, count = wanted.shape[:2]
-        width, (rows, nodes) = planes[0].shape[2], inputs[0].shape
-        log.warning("compile: a forward pass over %d x %d nodes in %d positions ..", rows, nodes, width)
-        most = 8 * SHAPES  # of all models in this process
-        try:
-            limits = torch._dynamo.config.patch(recompile_limit=most, accumulated_recompile_limit=most)
-            with limits, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's hints, such as TensorFloat32, which would round
-                found = self._call(taps, inputs, planes)
-        except Exception as error:  # of many kinds: a graph that breaks, no compiler, a disk that is full
-            self._refuse(f"cannot be compiled ({type(error).__name__}: {first_line(error)})")
-            return None
-        if not agree(found[0][:batch, :count], wanted):
-            self._refuse("computes something else when it is compiled")
-            return None
-        self._checked.add(shape)
-        return found
-
-    def _call(self, taps: frozenset[str], inputs: tuple[Tensor, ...], planes: list[Tensor]) -> tuple[Tensor, Features]:
-        graphs = inputs[0].device.type == "cuda" and self._backend == "inductor"
-        if taps not in self._steps:
-            step = StaticStep(self._eager, taps, self._dtype)
-            mode = "reduce-overhead" if graphs else None
-            self._steps[taps] = torch.compile(step, dynamic=False, fullgraph=True, backend=self._backend, mode=mode)
-        if graphs:
-            torch.compiler.cudagraph_mark_step_begin()
-        logits, *features = self._steps[taps](*inputs, *planes)
-        if graphs:  # the next replay overwrites a graph's outputs
-            logits, features = logits.clone(), [values.clone() for values in features]
-        return logits, dict(zip(sorted(taps), features, strict=True))
-
-    def _refuse(self, why: str) -> None:
-        log.warning("compile: the model %s, so its forward pass is transformers' own", why)
-        self.refused = True
-
-
 class CompiledForward:
     """The forward pass over trees by torch.compile; over texts, and by some of the layers alone, transformers' own.
 
@@ -209,21 +92,20 @@ class CompiledForward:
 
     widths: Callable[[int], int] | None = staticmethod(width_of)
 
-    def __init__(self, eager: TransformersForward, steps: Steps) -> None:
+    def __init__(self, eager: TransformersForward, dtype: torch.dtype, backend: str = "inductor") -> None:
         self.windows = eager.windows
         self.cache: str | None = None
         self.finds_best, self.greedy = False, None
         self.head = eager.head
         self._eager = eager
-        self._steps = steps
+        self._steps = Steps[frozenset[str]]("the model", lambda taps: StaticStep(eager, taps, dtype), backend)
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
         visibility = asked.visibility
         plain = asked.layers is None and asked.keep is EVERY and asked.places is None
         if isinstance(visibility, Tree) and plain and not any(map(is_query, asked.taps)):
-            eager = self._steps.refused or _get_current_dispatch_mode() is not None
-            found = None if eager else self._run(asked, visibility, memory)
+            found = self._run(asked, visibility, memory) if self._steps.ready else None
             if found is not None:
                 return found
         return self._eager.run(asked, memory)
@@ -237,8 +119,14 @@ class CompiledForward:
         with torch.inference_mode():  # always, so that no shape is compiled twice
             planes = memory.planes(rows)
             given = padded(asked, visibility, rows, nodes)
-            found = self._steps.run(asked.taps, given, planes, partial(self._eager.run, asked, memory))
-        if found is None:
+            outputs = self._steps.run(asked.taps, given, planes, lambda: self._logits(asked, memory))
+        if outputs is None:
             return None
-        logits, features = found
-        return logits[:batch, :count], {tap: values[:batch, :count] for tap, values in features.items()}
+        logits, *features = (values[:batch, :count] for values in outputs)
+        return logits, dict(zip(sorted(asked.taps), features, strict=True))
+
+    def _logits(self, asked: Pass, memory: SlotCache) -> Tensor:
+        """The logits by transformers' own forward pass, [B, N, V]."""
+        logits, _ = self._eager.run(asked, memory)
+        assert logits is not None
+        return logits

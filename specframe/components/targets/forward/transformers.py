@@ -13,13 +13,12 @@ from specframe.components.targets.forward import split_attention
 from specframe.components.targets.forward.layer_subset import LayerSubset, embedding_and_head
 from specframe.components.targets.forward.masks import ALL, AttentionView, masks_of, options_of_drafts
 from specframe.components.targets.forward.taps import Taps
-from specframe.components.targets.rounding import agree
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.predictions import LazyTeacher, Read
 from specframe.kernel.types import Drafts, Teacher
 from specframe.native.visibility import Causal, Tree
 from specframe.neural.cache import SlotCache, cache_name
-from specframe.neural.forward import Features, Output, Pass, gather_each
+from specframe.neural.forward import Features, Output, Pass, agree, gather_each
 from specframe.neural.heads import last_place
 
 KEPT = 64

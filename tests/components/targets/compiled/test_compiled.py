@@ -10,10 +10,11 @@ import torch
 
 import specframe
 from specframe.bench.contest.weights import weigh
-from specframe.components.targets.forward.compiled import CompiledForward, StaticStep, Steps, power, width_of
+from specframe.components.targets.forward.compiled import CompiledForward, StaticStep
 from specframe.components.targets.forward.native import NativeForward
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import Verdict
+from specframe.neural.compiled import power, width_of
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, SHAPES, accept, batch, random_tree
 
@@ -29,7 +30,7 @@ def nothing_compiled():
 
 def compiled(model, backend: str = "eager") -> HFTarget:
     target = HFTarget.from_model(model)
-    target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype, backend))
+    target.computing.inner = CompiledForward(target.parts.eager, target.dtype, backend)
     return target
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import specframe
-from specframe.components.targets.forward.compiled import CompiledForward, Steps
+from specframe.components.targets.forward.compiled import CompiledForward
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.clock import Clock
 from tests.small_model import make_model
@@ -24,7 +24,7 @@ FALCON = {
 def cuda_target(compiled: bool) -> HFTarget:
     target = HFTarget.from_model(make_model().double().cuda())
     if compiled:
-        target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype))
+        target.computing.inner = CompiledForward(target.parts.eager, target.dtype)
     return target
 
 

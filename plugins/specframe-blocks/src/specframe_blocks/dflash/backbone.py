@@ -193,7 +193,7 @@ class BlockSession(RowSession):
     def expand(self, frontier: Frontier) -> Predicted:
         """The block below the root, which may be asked for again. Raises CompositionError below the block."""
         if frontier.tree.levels == 0:
-            self.settle()
+            self.flush()
         elif bool((frontier.nodes != 0).any()):
             raise too_long(self.network.levels)
         return self.network.predicted(self.draft[0].outputs.expand(-1, frontier.nodes.shape[1], -1, -1))

@@ -85,7 +85,7 @@ class SparkSession(BlockSession):
         """The prediction below each frontier node. Raises CompositionError below the block's last level."""
         tree, nodes, levels = frontier.tree, frontier.nodes, self.network.levels
         if tree.levels == 0:
-            self.settle()
+            self.flush()
             self.walked = []
         states = self.draft[0].outputs[:, 0]  # [B, K, H]
         level, state = self._parent_state(frontier)

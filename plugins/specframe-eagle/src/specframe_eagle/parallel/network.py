@@ -226,7 +226,7 @@ class ParallelSession(FeatureSession):
     def expand(self, frontier: Frontier) -> Predicted:
         """The levels below the root, which may be asked for again. Raises CompositionError below them."""
         if frontier.tree.levels == 0:
-            self.settle()
+            self.flush()
         elif bool((frontier.nodes != 0).any()):
             levels = self.network.levels
             raise CompositionError(

@@ -95,7 +95,7 @@ class Exits(RowSession):
         Where entries of all rows are pending, one forward takes in both.
         """
         self._roots = roots
-        self.settle()
+        self.flush()
         if self._roots is not None:
             self.draft = [self.take(Pending(0, (roots[:, :0],), [0] * len(roots), self.counts, self.counts))]
         del self.draft[1:]

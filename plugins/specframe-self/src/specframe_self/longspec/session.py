@@ -61,7 +61,7 @@ class LongSession(FeatureSession):
     def expand(self, frontier: Frontier) -> Predicted:
         """The predictions of the level below each frontier node; the root, which starts a draft, sees its own entry."""
         if frontier.tree.levels == 0:
-            self.settle()
+            self.flush()
             del self.draft[1:]
             ends = tensor_on(frontier.nodes.device, self.counts)[:, None] - 1  # [B, 1]
             root = self.embed(frontier.tree.tokens[:, :1])

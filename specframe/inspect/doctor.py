@@ -62,9 +62,9 @@ class Diagnosis:
     def doubt(self) -> str | None:
         """Reason for which there is no verdict, in one sentence; None where there is evidence enough for one."""
         if self.steps is not None and self.steps < LEARNT:
-            return f"no verdict on a drafter of {counted(self.steps, 'step')}: train it for {LEARNT} at least"
+            return f"no verdict after {counted(self.steps, 'step')} of training: at least {LEARNT} are needed"
         if self.readings and self.positions < FEWEST:
-            return f"no verdict from {self.positions} positions of text, {FEWEST} at least: give more prompts"
+            return f"no verdict from {self.positions} positions of text: give more prompts, for at least {FEWEST}"
         return None
 
     @property
@@ -75,24 +75,25 @@ class Diagnosis:
         if self.better:
             best, *others = self.better
             also = f" (about as good: {'; '.join(other.name for other in others)})" if others else ""
-            return f"this drafter was made for another reading, {best.name}: {best.remedy}{also}"
+            return f"these weights fit another reading of the target better, {best.name}: {best.remedy}{also}"
         if not self.readings:
             first = self.alpha[0] if self.alpha else 0.0
             return "no more is accepted than by chance" if first <= self.chance else None
         if self.readings[0].depths[0] <= self.chance + BETTER:
-            cause = ", whatever it reads: it is untrained, or another's" if len(self.readings) > 1 else MORE
+            cause = ", with every reading: it is untrained, or for another target" if len(self.readings) > 1 else MORE
             return f"it agrees with the target hardly more than by chance{cause}"
         if (depth := self._short()) is None:
             return None
         measured, recorded = self.chain[depth], self.recorded[depth]
         if depth == 0:
             return (
-                f"its training recorded an agreement of {recorded:.2f}, and here it is {measured:.2f}: take prompts as "
-                "it was trained on, or train it on such as these"
+                f"its training recorded an agreement of {recorded:.2f}, but here it is {measured:.2f}: use prompts "
+                "like those of its training, or train it on prompts like these"
             )
         return (
-            f"it agrees as recorded at depth {depth}, and {measured:.2f} in place of {recorded:.2f} at depth "
-            f"{depth + 1}: what it feeds back is not what it was trained on; compare its config.json with its trainer's"
+            f"it agrees as recorded at depth {depth}, but {measured:.2f} instead of {recorded:.2f} at depth "
+            f"{depth + 1}: its own predictions are fed back differently than in training; compare its "
+            "config.json with its trainer's"
         )
 
     def _short(self) -> int | None:

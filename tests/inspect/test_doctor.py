@@ -29,9 +29,9 @@ def test_what_agrees_about_as_recorded_is_sound() -> None:
 @pytest.mark.parametrize(
     ("chain", "finding"),
     [
-        ([0.3, 0.6, 0.6], "its training recorded an agreement of 0.70, and here it is 0.30"),
-        ([0.6, 0.1, 0.0], "it agrees as recorded at depth 1, and 0.10 in place of 0.70 at depth 2"),
-        ([0.6, 0.6, 0.2], "it agrees as recorded at depth 2, and 0.20 in place of 0.70 at depth 3"),
+        ([0.3, 0.6, 0.6], "its training recorded an agreement of 0.70, but here it is 0.30"),
+        ([0.6, 0.1, 0.0], "it agrees as recorded at depth 1, but 0.10 instead of 0.70 at depth 2"),
+        ([0.6, 0.6, 0.2], "it agrees as recorded at depth 2, but 0.20 instead of 0.70 at depth 3"),
     ],
 )
 def test_the_first_depth_that_falls_short_is_named(chain: list[float], finding: str) -> None:
@@ -45,8 +45,8 @@ def test_a_depth_that_few_chains_reach_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("changes", "doubt"),
     [
-        ({"steps": 2}, "no verdict on a drafter of 2 steps: train it for 50 at least"),
-        ({"positions": 95}, "no verdict from 95 positions of text, 100 at least: give more prompts"),
+        ({"steps": 2}, "no verdict after 2 steps of training: at least 50 are needed"),
+        ({"positions": 95}, "no verdict from 95 positions of text: give more prompts, for at least 100"),
         ({"steps": 50, "positions": 100}, None),
     ],
 )
@@ -59,6 +59,6 @@ def test_little_evidence_gives_no_verdict(changes: dict[str, int], doubt: str | 
 def test_another_reading_that_fits_comes_first() -> None:
     other = TargetReading("layers +1", ("layer.3",), "correct them", agreement=0.7, depths=(0.7, 0.7), error=0.01)
     found = replace(SOUND, readings=[*SOUND.readings, other], chain=[0.0])
-    assert found.finding == "this drafter was made for another reading, layers +1: correct them"
+    assert found.finding == "these weights fit another reading of the target better, layers +1: correct them"
     unsure = replace(other, error=0.1)
     assert replace(SOUND, readings=[*SOUND.readings, unsure]).finding is None

@@ -48,7 +48,7 @@ def test_a_first_map_with_swapped_halves_is_recognised(recipe, tmp_path, capsys)
     save_file(tensors, broken / "model.safetensors")
     assert main(["doctor", recipe, f"drafter.weights={broken}", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert "made for another reading, embedding and feature swapped" in found["finding"]
+    assert "fit another reading of the target better, embedding and feature swapped" in found["finding"]
     assert found["readings"][0]["agreement"] < 0.1 < 0.5 < found["readings"][1]["agreement"]
 
 

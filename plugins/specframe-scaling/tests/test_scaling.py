@@ -129,7 +129,7 @@ def test_a_file_is_fitted_and_planned_without_training(recipe, planted_file, tmp
         (["--tokens", "50k,5M"], "--tokens has 2 counts over a factor of 100.0; a law needs three"),
         (["--tokens", "50k,100k,200k"], "3 counts over a factor of 4.0"),
         (["--layers", "one"], "'one' is no list of numbers"),
-        (["--budget", "soon"], "'soon' is no time"),
+        (["--budget", "soon"], "'soon' is not a time"),
         (["--plan", "50M"], "--plan 50M: give the tokens"),
         (["--fit", "nowhere.json"], "cannot read nowhere.json"),
     ],

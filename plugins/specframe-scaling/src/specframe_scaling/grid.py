@@ -34,7 +34,7 @@ def read_time(text: str) -> float:
     """The seconds of a time such as 90s, 20min or 2h. Raises InputError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text.strip())
     if not found or not float(found[1]):
-        raise InputError(f"{text!r} is no time; give one such as 90s, 20min or 2h")
+        raise InputError(f"{text!r} is not a time; write for example 90s, 20min or 2h")
     return float(found[1]) * TIMES[found[2]]
 
 

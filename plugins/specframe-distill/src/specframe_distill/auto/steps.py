@@ -84,7 +84,8 @@ class Auto:
         different = list(dict.fromkeys(replace(each, task=None, reference=None) for each in records))
         if len(different) < LEAST:
             raise InputError(
-                f"{counted(len(different), 'different prompt')}: --auto needs {LEAST}, {MEASURED} of them to measure by"
+                f"{counted(len(different), 'different prompt')}: --auto needs at least {LEAST}, {MEASURED} of them to "
+                "measure"
             )
         if self.plan.settings["run"].chat is False and any(len(each.turns) > 1 for each in different):
             raise InputError(
@@ -224,7 +225,7 @@ def auto(
     if prompts is None or minutes is None:
         raise InputError("--auto needs --prompts FILE and --minutes N")
     if not 0 < minutes < math.inf:
-        raise InputError(f"--minutes {minutes:g} is no time to train in")
+        raise InputError(f"--minutes must be above 0, not {minutes:g}")
     folder = out or Path("runs") / "auto" / Path(model).name.removesuffix(".gguf")
     return Auto(plan, model, overrides, minutes, folder, local_code).run(read_records(prompts))
 

@@ -26,7 +26,7 @@ from specframe.decoding.requests import (
 from specframe.decoding.verification import Verification, malformed
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import draft_of
-from specframe.kernel.costs import Costs, Pause
+from specframe.kernel.costs import Costs, DraftRecord
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import Streams
@@ -113,6 +113,7 @@ class Session:
         self._observers, self._stateful = parts.observers, parts.stateful
         self._watch, self._room = watch, room
         self._overlap = Overlap(parts.drafter, self.clock, parts.threads)
+        self._record = DraftRecord()
         self._concluding = False  # rows keep their places until the cycle is over
         self._early_prompt: Sequence[int] | None = None  # the prompt that is being read before its admission
         if isinstance(parts.tree, Observer):
@@ -176,7 +177,7 @@ class Session:
     def _step(self) -> Cycle:
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            costs = parts.costs and self._verification.costs(parts.costs, self.live, self._pause, sampling)
+            costs = parts.costs and self._verification.costs(parts.costs, self.live, self._record, sampling)
             context = Context(sampling, self._random.draft, costs, left=[entry.left for entry in self.live])
             draft = parts.drafter.propose(self._root, parts.tree, context)
             if sampling.processors and not parts.promise.needs_all_scores:
@@ -283,7 +284,6 @@ class Session:
         """Begins with no rows: a tree policy, and a target that reads a prompt ahead, keep none; others open anew."""
         claim(self.parts.target, self)
         self._overlap.end()
-        self._pause = Pause()
         for part in self._stateful:
             if part is self.parts.tree or (part is self.parts.target and self._early_prompt is not None):
                 part.keep(torch.zeros(0, dtype=torch.int64, device=self._device))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specframe.decoding.requests import Entry
-from specframe.kernel.costs import Costs, Pause
+from specframe.kernel.costs import Costs, DraftRecord
 from specframe.kernel.interfaces import Target, Verifier, text_of
 from specframe.kernel.sampling import Streams
 from specframe.kernel.types import GreedyScores, Scores, TokenTree, Verdict
@@ -54,11 +54,13 @@ class Verification:
         self._asked = self._asked or (self._last is not None and self._last.has_logits)
         return not self._asked and sampling.greedy and not sampling.processors and self._verifier.lossless
 
-    def costs(self, costs: Costs, rows: Sequence[Entry], pause: Pause, sampling: Sampling | RowSampling) -> Costs:
+    def costs(
+        self, costs: Costs, rows: Sequence[Entry], record: DraftRecord, sampling: Sampling | RowSampling
+    ) -> Costs:
         """Returns the costs of the next draft of these rows, by which it is judged, too."""
         self._rows, lengths = rows, [entry.length for entry in rows]
         unread, left = sum(lengths) - sum(entry.read for entry in rows), sum(entry.left for entry in rows)
-        self._costs = costs.together(lengths, pause, self.skips_invalid(sampling), unread, left)
+        self._costs = costs.together(lengths, record, self.skips_invalid(sampling), unread, left)
         return self._costs
 
     def skips_invalid(self, sampling: Sampling | RowSampling) -> bool:
@@ -71,11 +73,11 @@ class Verification:
     ) -> Judged:
         """The verdict on a draft, and the nodes after which no token has mass."""
         judged = self._judged(draft, scores, sampling, random)
-        if self._costs is not None and self._costs.pause is not None and draft.levels:
+        if self._costs is not None and self._costs.record is not None and draft.levels:
             rows, size = draft.shape
             nodes = int(draft.valid.sum()) if self._costs.apart else rows * size
             counts = sum(judged[0].length.tolist()), nodes - rows, -(-draft.levels // self._block)
-            self._costs.pause.judge(rows, *counts, self._costs.gain(*counts))
+            self._costs.record.add(rows, *counts)
         for entry in self._rows if draft.levels else ():
             entry.read = entry.length
         return judged

@@ -11,48 +11,43 @@ from typing import Any
 
 from specframe.kernel.errors import InputError
 
-REST, LONGEST = 16, 256
-"""Numbers of cycles for which a batch drafts nothing after one in which nothing paid, and after several such times."""
-TRIAL = 64
-"""Number of rows' drafts after which it counts what they brought."""
-LIKELY = 0.5
-"""Share of first nodes that is taken to be accepted before any are seen, with the weight of a trial."""
+PRIOR = (64.0, 32.0, 48.0, 64.0)
+"""Rows' drafts that are assumed before any are decoded, their accepted tokens, nodes, and passes of the drafter.
+
+Two nodes of three are accepted: nodes are scored where they are likely.
+"""
+WINDOW = 1024
+"""Rows' drafts that are remembered."""
+PATIENCE, LONGEST = 256, 4096
+"""Cycles without drafts after which the assumption is made once more; twice as many each time, up to the second."""
 
 
-class Pause:
-    """Counter of the cycles that a session's rows still go without drafts, since none would pay."""
+class DraftRecord:
+    """Accepted tokens and costs of the recent drafts of rows that choose together, assumed at first."""
 
     def __init__(self) -> None:
-        self._left, self._rest = 0, REST
-        self._drafts, self._gain = 0, 0.0
-        self.seen = (TRIAL, TRIAL * LIKELY, TRIAL, TRIAL)
-        """Rows' drafts so far, the tokens of them that were accepted, their nodes, and their passes of the drafter."""
+        self._sums, self._skipped, self._patience = PRIOR, 0, PATIENCE
 
-    def begin(self) -> None:
-        """Starts a pause after a cycle in which nothing paid: the next ones draft nothing. Each is longer."""
-        self._left, self._rest = self._rest, min(2 * self._rest, LONGEST)
-        self._drafts, self._gain = 0, 0.0
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """Accepted tokens, nodes and passes of the drafter of a row's draft."""
+        drafts, accepted, nodes, passes = self._sums
+        return accepted / drafts, nodes / drafts, passes / drafts
 
-    def judge(self, rows: int, tokens: int, nodes: int, passes: int, gain: float) -> None:
-        """Counts the drafts of `rows` rows: `gain` is the tokens that they brought beyond their cost.
+    def add(self, rows: int, accepted: int, nodes: int, passes: int) -> None:
+        """Counts the drafts of `rows` rows, with the nodes and accepted tokens of all, made in so many passes."""
+        shrink = min(1.0, WINDOW / (self._sums[0] + rows))
+        new = (rows, accepted, nodes, passes * rows)
+        drafts, accepted_sum, nodes_sum, passes_sum = (
+            shrink * (old + more) for old, more in zip(self._sums, new, strict=True)
+        )
+        self._sums = drafts, accepted_sum, nodes_sum, passes_sum
 
-        A loss begins a pause.
-        """
-        drafts, accepted, scored, proposed = self.seen
-        self.seen = drafts + rows, accepted + tokens, scored + nodes, proposed + passes * rows
-        self._drafts += rows
-        self._gain += gain
-        if self._drafts < TRIAL:
-            return
-        if self._gain < 0:
-            self.begin()
-        else:
-            self._rest, self._drafts, self._gain = REST, 0, 0.0
-
-    def over(self) -> bool:
-        """Returns whether this cycle drafts; one that does not is counted."""
-        self._left -= self._left > 0
-        return self._left == 0
+    def skip(self) -> None:
+        """Counts a cycle without drafts; what did not pay is tried again after many."""
+        self._skipped += 1
+        if self._skipped == self._patience:
+            self._sums, self._skipped, self._patience = PRIOR, 0, min(2 * self._patience, LONGEST)
 
 
 @dataclass(frozen=True)
@@ -84,14 +79,14 @@ class Costs:
     """(tokens, passes) after more committed tokens, ascending."""
     taken: int = 0
     """Number of drafted nodes that are scored anyway, before any that is asked for."""
-    pause: Pause | None = field(default=None, compare=False)
-    """Pause shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
+    record: DraftRecord | None = field(default=None, compare=False)
+    """Record shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
     apart: bool = False
     """True if rows that choose together may differ in their nodes: a pass takes the time of the valid ones alone."""
 
     unread: int = field(default=0, compare=False)
     """Tokens of all rows that a drafter would read before it drafts."""
-    left: int = field(default=0, compare=False)
+    left: int = field(default=1, compare=False)
     """Tokens that all rows may still be given."""
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
@@ -140,7 +135,7 @@ class Costs:
         return replace(self, taken=self.taken + nodes, lengths={})
 
     def together(
-        self, lengths: Sequence[int], pause: Pause, apart: bool = False, unread: int = 0, left: int = 0
+        self, lengths: Sequence[int], record: DraftRecord, apart: bool = False, unread: int = 0, left: int = 1
     ) -> Costs:
         """The same costs for rows of so many tokens, which choose together if there are several.
 
@@ -150,13 +145,13 @@ class Costs:
             return self.after(lengths[0]) if self.rows == 1 else self
         costs = self.after(max(lengths))
         if len(lengths) > 1:
-            return replace(costs, rows=len(lengths), pause=pause, apart=apart, unread=unread, left=left)
+            return replace(costs, rows=len(lengths), record=record, apart=apart, unread=unread, left=left)
         return costs.alone
 
     @cached_property
     def alone(self) -> Costs:
         """The same costs for one row."""
-        return replace(self, rows=1, pause=None, apart=False)
+        return replace(self, rows=1, record=None, apart=False)
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.
@@ -186,16 +181,19 @@ class Costs:
         return self._seconds(rows) + self.row * (rows - 1)
 
     def drafts_now(self) -> bool:
-        """Returns whether the rows draft in this cycle: after a pause, and where that repays what the drafter reads.
+        """Returns whether the rows draft in this cycle: where that repays what the drafter reads for it.
 
-        What drafts bring is taken from those so far, at the costs for the present rows. A cycle of a pause is counted.
+        What drafts bring is taken from the recent ones, at the costs for the present rows. A cycle without is counted.
         """
-        if self.pause is None:
+        if self.record is None:
             return True
-        rows, (drafts, tokens, nodes, passes) = self.rows or 1, self.pause.seen
-        gain = self.gain(tokens / drafts * rows, round(nodes / drafts * rows), passes / drafts)
-        price = self.unread * self.read / self._plain * rows
-        return self.pause.over() and price <= max(gain, 0.0) * self.left / rows
+        rows, (tokens, nodes, passes) = self.rows or 1, self.record.rates
+        scored = (self.spread(rows) - self.spread(0)) / rows  # the cost of a node in each row
+        gain = tokens - nodes * scored - passes * self.level
+        pays = self.unread * self.read / self._plain * rows < gain * self.left
+        if not pays:
+            self.record.skip()
+        return pays
 
     @property
     def hopeless(self) -> bool:
@@ -213,7 +211,7 @@ class Costs:
         mean. Where it takes the time of valid nodes alone, the nodes of all rows compete for the number that pays, and
         the most likely ones are scored (TETRIS, Wu et al. 2025).
         """
-        if self.pause is None:
+        if self.record is None:
             return [self.worth(row) for row in chances]
         if self.apart:
             every = [(chance, row) for row, own in enumerate(chances) for chance in own]
@@ -236,14 +234,6 @@ class Costs:
             return [self.score(count + 2) - self.score(count + 1) for count in counts]
         all_rows, drafted = sum(counts), sum(count > 0 for count in counts)
         return [(self.spread(all_rows + drafted) - self.spread(all_rows)) / len(counts)] * len(counts)
-
-    def gain(self, tokens: float, nodes: int, passes: float) -> float:
-        """Returns the tokens that drafts brought beyond their cost, given those of all rows that were accepted.
-
-        `nodes` is the number of nodes that were scored below the roots of all rows, `passes` that of the drafter's
-        forward passes.
-        """
-        return tokens - (self.spread(nodes) - self.spread(0)) - passes * self.level * (self.rows or 1)
 
     def _seconds(self, nodes: int) -> float:
         """The seconds of a pass, on the line through the timed sizes next to its nodes, or through the last two."""

@@ -148,7 +148,7 @@ class BeamSearch:
     nodes: int  # the most that a tree has, the root included
     gain: float = 0.0  # a level that adds no more expected tokens than this is the last
     powers: tuple[float, ...] | None = None  # of the drafter's laws, level by level; None: they stay as they are
-    costs: Costs | None = None  # without a pause that has begun; None: everything pays
+    costs: Costs | None = None  # None: everything pays
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ def _search(search: BeamSearch) -> Search:
     if costs is not None:
         scores = _scores(costs, search.nodes)
         wanted.scores = ctypes.addressof(scores)
-        wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.pause is not None
+        wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.record is not None
         if costs.apart:
             spread = _spread(costs, search.nodes)
             wanted.spread = ctypes.addressof(spread)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.kernel.costs import REST, TRIAL, Costs, Pause, rising
+from specframe.kernel.costs import Costs, DraftRecord, rising
 from specframe.kernel.errors import InputError
 
 CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
@@ -25,22 +25,23 @@ def test_rows_share_a_pass():
     """Two rows of two nodes take the time of four nodes, in which plain decoding gives each row 20 / 12 tokens."""
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, rows=2)
     assert costs.score(2) == pytest.approx(20 / 12) and costs.level == pytest.approx(3 / 12)
-    assert costs.together([9] * 5, Pause()) is costs and replace(costs, rows=None).together([9] * 2, Pause()) == costs
+    assert costs.together([9] * 5, DraftRecord()) is costs
+    assert replace(costs, rows=None).together([9] * 2, DraftRecord()) == costs
 
 
 def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
     """A pass has as many nodes of every row as of the one with most: what one row alone wants costs all of them."""
     apart = Costs(((1, 1.0), (2, 1.5), (8, 4.5)), rows=2)  # a row's second node takes two thirds of its first
-    together = replace(apart, rows=None).together([9] * 2, Pause())
+    together = replace(apart, rows=None).together([9] * 2, DraftRecord())
     chances = [[0.9, 0.8], [0.1]]
     assert apart.counts(chances) == [2, 0]
     assert together.counts(chances) == [0, 0], "half a token each, which is less than a node costs both"
     assert together.counts([[0.9, 0.8], [0.9]]) == [1, 1]
-    assert replace(apart, rows=None).together([9] * 1, Pause()).pause is None, "one row chooses alone"
+    assert replace(apart, rows=None).together([9] * 1, DraftRecord()).record is None, "one row chooses alone"
 
 
 def test_nodes_of_all_rows_compete_where_a_pass_takes_the_time_of_valid_ones():
-    costs = Costs(((1, 1.0), (2, 1.5), (8, 4.5))).together([9] * 2, Pause(), apart=True)
+    costs = Costs(((1, 1.0), (2, 1.5), (8, 4.5))).together([9] * 2, DraftRecord(), apart=True)
     assert costs.spread(0) == pytest.approx(2.0) and costs.spread(1) == pytest.approx(2.0 * 2.0 / 1.5)
     assert costs.counts([[0.9, 0.8], [0.1]]) == [2, 0], "which does not pay if both rows have as many"
     assert costs.counts([[0.7, 0.1], [0.7]]) == [1, 1] and costs.counts([[0.5], [0.6]]) == [0, 0]
@@ -51,7 +52,7 @@ def test_nodes_of_all_rows_compete_where_a_pass_takes_the_time_of_valid_ones():
 @given(st.lists(CHANCES, min_size=2, max_size=4), st.integers(0, 2))
 def test_no_other_numbers_of_nodes_bring_all_rows_more(chances, taken):
     one = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).beyond(taken)
-    costs = one.together([9] * len(chances), Pause(), apart=True)
+    costs = one.together([9] * len(chances), DraftRecord(), apart=True)
     counts = costs.counts(chances)
     chosen = sum(sum(row[:count]) for row, count in zip(chances, counts, strict=True))
     every = sorted((chance for row in chances for chance in row), reverse=True)
@@ -74,59 +75,54 @@ def test_after_more_tokens_a_pass_takes_longer():
 def test_rows_choose_by_the_longest_and_one_alone_by_its_own():
     longer = ((1024, ((1, 30.0), (4, 60.0))),)
     costs = Costs(((1, 10.0), (4, 20.0)), context=128, longer=longer)
-    assert costs.together([5, 1024], Pause()).passes == longer[0][1]
-    assert replace(costs, rows=1).together([1024], Pause()).passes == longer[0][1]
-    assert replace(costs, rows=2).together([5, 1024], Pause()).passes == costs.passes, "numbers are a row's own"
+    assert costs.together([5, 1024], DraftRecord()).passes == longer[0][1]
+    assert replace(costs, rows=1).together([1024], DraftRecord()).passes == longer[0][1]
+    assert replace(costs, rows=2).together([5, 1024], DraftRecord()).passes == costs.passes, "numbers are a row's own"
 
 
-def test_a_batch_pauses_before_it_drafts_again():
-    pause = Pause()
-    assert pause.over()
-    pause.begin()
-    assert [pause.over() for _ in range(REST + 1)] == [False] * (REST - 1) + [True, True]
+def test_a_record_has_the_rates_of_recent_drafts():
+    record = DraftRecord()
+    assert record.rates == (0.5, 0.75, 1.0), "before any"
+    for _ in range(1000):
+        record.add(8, 2, 16, 3)
+    assert record.rates == pytest.approx((0.25, 2.0, 3.0), abs=0.02)
+    for _ in range(1000):
+        record.add(8, 16, 32, 1)
+    assert record.rates == pytest.approx((2.0, 4.0, 1.0), abs=0.02), "the former are forgotten"
 
 
-def test_a_batch_pauses_longer_each_time_after_drafts_that_cost_more_than_they_bring():
-    pause, rests = Pause(), []
-    for _ in range(7):
-        for _ in range(TRIAL // 8):
-            assert pause.over()
-            pause.judge(8, 4, 8, 1, -0.1)
-        rests.append(1)
-        while not pause.over():
-            rests[-1] += 1
-    assert rests == [16, 32, 64, 128, 256, 256, 256]
-    pause.judge(TRIAL, 40, TRIAL, 1, 0.1)
-    assert pause.over(), "they paid"
-    pause.judge(TRIAL, 40, TRIAL, 1, -0.1)
-    assert [pause.over() for _ in range(REST)] == [False] * (REST - 1) + [True]
+def test_drafts_that_did_not_pay_are_tried_again_later_each_time():
+    costs = Costs(((1, 10.0), (4, 11.0), (64, 31.0)), draft=1.0)
+    record, waited = DraftRecord(), list[int]()
+    batch = costs.together([9] * 4, record, left=400)
+    for _ in range(6):
+        record.add(1000, 0, 1000, 1)
+        waited.append(0)
+        while not batch.drafts_now():
+            waited[-1] += 1
+    assert waited == [256, 512, 1024, 2048, 4096, 4096]
 
 
 def test_further_rows_and_their_drafts_cost_time_of_their_own():
     costs = Costs(((1, 10.0), (2, 12.0), (8, 20.0)), row=2.0, row_drafted=1.0)
-    costs = costs.together([9] * 2, Pause(), apart=True)
+    costs = costs.together([9] * 2, DraftRecord(), apart=True)
     assert costs.score(1) == 1.0 and costs.score(4) == pytest.approx(23 / 14)
     assert [costs.spread(nodes) for nodes in (0, 6)] == pytest.approx([2.0, 2 * 23 / 14])
     assert costs.alone.score(2) == pytest.approx(1.2)
+    assert replace(costs, draft=3.0, draft_row=1.0).level == pytest.approx(4 / 14), "a token of each row takes 14"
 
 
 def test_rows_draft_where_that_repays_what_the_drafter_reads_for_them():
     """By what drafts have brought, at the costs for the rows of now; at first half a token a node is assumed."""
     one = Costs(((1, 10.0), (4, 11.0), (64, 31.0)), draft=1.0, read=0.5)
-    assert one.drafts_now() and one.together([9], Pause(), unread=10**6).drafts_now(), "one row alone does"
-    pause = Pause()
-    assert one.together([9] * 4, pause, unread=400, left=400).drafts_now()
-    assert not one.together([9] * 4, pause, unread=400, left=40).drafts_now(), "soon at their ends"
-    assert not replace(one, row_drafted=9.0).together([9] * 4, pause, unread=400, left=400).drafts_now()
-    pause.judge(1000, 0, 1000, 1, 0.0)
-    assert not one.together([9] * 4, pause, unread=400, left=400).drafts_now(), "nothing was accepted"
-    assert replace(one, read=0.0).together([9] * 4, pause, unread=400, left=400).drafts_now(), "nothing is to be read"
-
-
-def test_drafts_cost_their_nodes_and_the_drafters_passes():
-    costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, draft_row=1.0, rows=2)
-    assert costs.level == pytest.approx(4 / 12), "a token of each row without drafts takes 12"
-    assert costs.gain(3, 2, 1) == pytest.approx(3 - (20 / 12 * 2 - 2) - 2 * 4 / 12)
+    assert one.drafts_now() and one.together([9], DraftRecord(), unread=10**6).drafts_now(), "one row alone does"
+    record = DraftRecord()
+    assert one.together([9] * 4, record, unread=400, left=400).drafts_now()
+    assert not one.together([9] * 4, record, unread=400, left=40).drafts_now(), "soon at their ends"
+    assert not replace(one, row_drafted=9.0).together([9] * 4, record, unread=400, left=400).drafts_now()
+    record.add(1000, 0, 1000, 1)
+    assert not one.together([9] * 4, record, unread=400, left=400).drafts_now(), "nothing was accepted"
+    assert not replace(one, read=0.0).together([9] * 4, record, unread=400, left=400).drafts_now(), "free to read, too"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fill import fill
 from specframe.components.trees.fixed import Chain
 from specframe.components.trees.recording import RecordingTree, WatchedTree
-from specframe.kernel.costs import Costs, Pause
+from specframe.kernel.costs import Costs, DraftRecord
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Prompts, TokenTree
 from specframe.native import draft
@@ -121,7 +121,7 @@ def test_a_search_in_one_call_is_the_search_level_by_level(
 ) -> None:
     one, other = pair_of(method, dtype)
     if costs is COSTS and batch > 1:
-        costs = costs.together([9] * batch, Pause(), apart)
+        costs = costs.together([9] * batch, DraftRecord(), apart)
     noise = torch.Generator().manual_seed(seed)
     for drafter in {one, other}:
         drafter.open(4, 64)

@@ -91,13 +91,13 @@ class Dynamic:
             return self.search(expand, root)
         if context.costs is not None and not context.costs.drafts_now():
             return TokenTree.root_only(root)
-        pause = context.costs.pause if context.costs is not None else None
+        record = context.costs.record if context.costs is not None else None
         if context.search is not None:
             tree, _ = context.search(self.plan(context.costs), root)
         else:
             tree = self.search_on_host(expand, root, context.costs)
-        if pause is not None and not tree.valid[:, 1:].any():
-            pause.begin()
+        if record is not None and not tree.levels:
+            record.add(len(root), 0, 0, 1)
         return tree
 
     def plan(self, costs: Costs | None = None) -> BeamSearch:
@@ -144,7 +144,7 @@ class Dynamic:
         """Ends rows to which a further forward pass of the drafter, over `levels` levels, brings less than it costs."""
         counts = self._counts(rows, costs)
         gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
-        if costs.pause is not None:
+        if costs.record is not None:
             gains = [added(gains) / len(rows)] * len(rows)
         nodes = costs.further([count - 1 for count in counts])
         for row, node, gain in zip(rows, nodes, gains, strict=True):

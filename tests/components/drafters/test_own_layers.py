@@ -18,7 +18,7 @@ from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
-from specframe.kernel.costs import Costs, Pause
+from specframe.kernel.costs import Costs, DraftRecord
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Context, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
@@ -222,7 +222,7 @@ def test_nothing_is_drafted_where_a_sure_token_would_cost_one(after, second, nod
     drafter.bind(target)
     root = opened(target)
     lengths = [2000 if after else 10] * len(root)
-    context = Context(Sampling(), SeededRandom(0, len(root)).draft, costs.together(lengths, Pause()))
+    context = Context(Sampling(), SeededRandom(0, len(root)).draft, costs.together(lengths, DraftRecord()))
     tree = drafter.propose(root, Chain(depth=3), context)
     assert tree.tokens.shape[1] == (4 if after else nodes)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe.components.trees.dynamic import Dynamic
-from specframe.kernel.costs import REST, Costs, Pause
+from specframe.kernel.costs import Costs, DraftRecord
 from specframe.kernel.types import Context, TokenTree
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import Path, PathDrafter, Ranked, assert_sound, path, path_drafters
@@ -88,8 +88,8 @@ def test_a_node_is_never_without_the_one_above(drafter, slope, draft):
 class NearlySure(PathDrafter):
     """The same with laws that leave hardly a doubt."""
 
-    def at(self, nodes: Path) -> Tensor:
-        return super().at(nodes) * 20
+    def raw(self, above: Path, level: int) -> Tensor:
+        return super().raw(above, level) * 20
 
 
 def test_a_level_is_drafted_only_where_it_promises_more_than_it_costs():
@@ -105,16 +105,28 @@ def test_a_level_is_drafted_only_where_it_promises_more_than_it_costs():
 
 def test_rows_that_choose_together_have_trees_of_one_size():
     drafter = NearlySure(5, 1)
-    costs = Costs.of({1: 1.0, 2: 1.1, 20: 6.0}).together([9] * 2, Pause())
+    costs = Costs.of({1: 1.0, 2: 1.1, 20: 6.0}).together([9] * 2, DraftRecord())
     tree = grown(drafter, costs)
     assert tree.valid.sum(1).tolist() == [tree.valid.shape[1]] * 2 and tree.levels > 0
 
 
-def test_a_batch_to_which_nothing_pays_does_without_the_drafter_for_a_while():
-    drafter, costs = PathDrafter(5, 1), DEAR.together([9] * 2, Pause())
-    calls = []
-    for _ in range(REST + 1):
-        tree = grown(drafter, costs)
-        assert tree.tokens.tolist() == [[3], [0]]
-        calls.append(drafter.calls)
-    assert calls == [1, *[0] * (REST - 1), 1]
+def test_a_batch_to_which_nothing_pays_does_without_the_drafter():
+    drafter, costs = PathDrafter(5, 1), DEAR.together([9] * 2, DraftRecord())
+    assert grown(drafter, costs).tokens.tolist() == [[3], [0]]
+    assert drafter.calls == 0
+
+
+class Unsure(PathDrafter):
+    """Of laws by which all tokens are as likely."""
+
+    def raw(self, above: Path, level: int) -> Tensor:
+        return super().raw(above, level) * 0
+
+
+def test_a_batch_whose_drafts_have_no_node_that_pays_soon_does_without_the_drafter():
+    """Two nodes of three are assumed to be accepted, and of these none is as likely as it is dear."""
+    drafter, calls = Unsure(5, 1), 0
+    costs = Costs.of({1: 1.0, 20: 8.6}, 0.05).together([9] * 2, DraftRecord())
+    while grown(drafter, costs).levels == 0 and drafter.calls:
+        calls += 1
+    assert 0 < calls < 99

@@ -230,7 +230,7 @@ def test_a_stream_of_short_prompts_at_most_doubles_the_time_of_a_long_one():
             assert 1 <= len(shorts) <= 2, "a slot is left"
             turns.append(max(len(job.request.tokens) for job in shorts) * len(shorts))
         else:
-            long.ahead += 4
+            long.read_tokens += 4
             turns.append("piece")
     assert turns[:7] == [18, *["piece"] * 5, 9], turns
     places = [place for place, turn in enumerate(turns) if turn != "piece"]

@@ -211,7 +211,7 @@ def test_a_prompt_to_score_waits_while_another_is_read_in_part(pipeline, monkeyp
         read_ahead, asked = serving.engine._read_ahead, []
 
         def read(session, job):
-            if job.ahead and not asked:
+            if job.read_tokens and not asked:
                 asked.append(pool.submit(serving.complete, prompt=prompt, max_tokens=1, logprobs=1, echo=True))
                 until(lambda: len(serving.engine._queue) == 2)
             return read_ahead(session, job)

@@ -126,7 +126,7 @@ class Engine:
                 log.exception("decoding failed; its requests are given up")
                 unscored, self._scoring = self._scoring, []
                 for job in unscored:
-                    job.scores, job.held = None, []
+                    job.scores, job.unsent = None, []
                 for job in [*self._running.values(), *unscored] or self._queue.take(lambda job: True):
                     self._end(job, "failed")
             self._session = None
@@ -162,17 +162,17 @@ class Engine:
         So it is for targets that read prompts whole, and for a prompt that the target refuses, which its admission
         reports.
         """
-        if job.unread <= (self._piece if job.ahead else self.settings.prefill):
+        if job.unread <= (self._piece if job.read_tokens else self.settings.prefill):
             return False
-        prefix = None if job.ahead else self._find(session, job)
+        prefix = None if job.read_tokens else self._find(session, job)
         job.known = job.found
-        if not job.ahead and job.unread <= self.settings.prefill:
+        if not job.read_tokens and job.unread <= self.settings.prefill:
             return False
         try:
-            job.ahead = session.read_ahead(job.request.tokens, self._piece, prefix)
+            job.read_tokens = session.read_ahead(job.request.tokens, self._piece, prefix)
         except InputError:
-            job.ahead = 0
-        return job.ahead > 0
+            job.read_tokens = 0
+        return job.read_tokens > 0
 
     def _admit(self, session: Session, jobs: Sequence[Job]) -> None:
         """Moves jobs into free slots."""
@@ -183,7 +183,7 @@ class Engine:
                     later.append(job)
                     continue
                 now.append(job)
-                known.append(None if job.ahead else self._find(session, job))
+                known.append(None if job.read_tokens else self._find(session, job))
             for job, prefix in zip(now, aligned(known), strict=True):
                 job.request = replace(job.request, prefix=prefix)
                 if prefix is not None:

@@ -48,8 +48,8 @@ class Job:
     stale: bool = False
     """True if those are not the features that further rows get."""
     scores: PromptScores | None = None
-    """Scores of its prompt in the making, until which its progress is held."""
-    held: list[Progress] = field(default_factory=list)
+    """Scores of its prompt in the making, until which its progress is not sent."""
+    unsent: list[Progress] = field(default_factory=list)
     deadline: float = float("inf")
     """Time at which the job is given up, by `monotonic`."""
     arrived: float = field(default_factory=monotonic)
@@ -57,7 +57,7 @@ class Job:
     """Set by the web side when the client has left."""
     entry: Entry | None = None
     """Row in the session, once the job is admitted."""
-    ahead: int = 0
+    read_tokens: int = 0
     """Tokens of its prompt that were read before its admission."""
     known: int = 0
     """Tokens of its prompt that the prefix cache had when it arrived."""
@@ -76,19 +76,19 @@ class Job:
         if self.scores is None:
             self.deliver(progress)
         else:
-            self.held.append(progress)
+            self.unsent.append(progress)
 
     def release(self) -> None:
-        """Delivers what was held: the prompt has its scores."""
+        """Delivers what was not sent: the prompt has its scores."""
         assert self.scores is not None
         self.prompt_logprobs, self.scores = self.scores.found, None
-        for progress in self.held:
+        for progress in self.unsent:
             self.deliver(progress)
 
     @property
     def unread(self) -> int:
         """Tokens of its prompt that are still to be read."""
-        return len(self.request.tokens) - max(self.ahead, self.known)
+        return len(self.request.tokens) - max(self.read_tokens, self.known)
 
 
 class Queue:
@@ -125,7 +125,7 @@ class Queue:
     def half_read(self) -> bool:
         """True if a prompt of it is read in part."""
         with self._change:
-            return any(job.ahead for job in self._jobs)
+            return any(job.read_tokens for job in self._jobs)
 
     def close(self) -> None:
         """Wakes the one who waits: no jobs come any more."""
@@ -175,7 +175,7 @@ class Queue:
 
     def _long(self) -> Job | None:
         """The first job that is read in pieces."""
-        return next((job for job in self._ready if job.ahead or job.unread > self.prefill), None)
+        return next((job for job in self._ready if job.read_tokens or job.unread > self.prefill), None)
 
     def _short(self, long: Job | None, free: int) -> tuple[list[Job], int]:
         """The short jobs to admit together, and the tokens that are read for them."""

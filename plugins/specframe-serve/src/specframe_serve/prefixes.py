@@ -32,24 +32,28 @@ class Prefixes:
         pieces = text_of(target).read_ahead is not None
         fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
-        self._kept: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the last one was used last
+        self._stored: dict[
+            tuple[str, tuple[int, ...]], KnownPrefix
+        ] = {}  # by salt and text; the last one was used last
 
     def restart(self) -> None:
         """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
-        self._kept.clear()
+        self._stored.clear()
         for job in self._running.values():
             job.stale = True
 
     @property
     def bytes(self) -> int:
         """Size of the copies."""
-        return sum(map(_bytes, list(self._kept.values())))
+        return sum(map(_bytes, list(self._stored.values())))
 
     def count(self, job: Job) -> int:
         """Returns how many tokens of a job's prompt are in copies; for any thread."""
         if job.request.inputs:
             return 0
-        return max((_common(job.request.tokens, text) for own, text in list(self._kept) if own == job.salt), default=0)
+        return max(
+            (_common(job.request.tokens, text) for own, text in list(self._stored) if own == job.salt), default=0
+        )
 
     def find(self, job: Job, session: Session) -> KnownPrefix | None:
         """Returns the longest beginning of a job's prompt that is known, its last token excepted; None: there is none.
@@ -59,16 +63,16 @@ class Prefixes:
         tokens, salt = job.request.tokens, job.salt
         if job.request.inputs:
             return None
-        own = [text for text in self._kept if text[0] == salt]
-        kept = max(own, key=lambda text: _common(tokens, text[1]), default=(salt, ()))
+        own = [text for text in self._stored if text[0] == salt]
+        stored = max(own, key=lambda text: _common(tokens, text[1]), default=(salt, ()))
         running = max(self._live(session, salt), key=lambda row: _common(tokens, row[1]), default=(0, ()))
-        count, there = _common(tokens, kept[1]), _common(tokens, running[1])
-        if max(count, there) < LEAST:
+        count, live_count = _common(tokens, stored[1]), _common(tokens, running[1])
+        if max(count, live_count) < LEAST:
             return None
-        if there > count:
-            return self._copy(running[0], session.live[running[0]], there)
-        self._kept[kept] = self._kept.pop(kept)
-        return self._kept[kept].head(count)
+        if live_count > count:
+            return self._copy(running[0], session.live[running[0]], live_count)
+        self._stored[stored] = self._stored.pop(stored)
+        return self._stored[stored].head(count)
 
     def sharing(self, job: Job, others: Sequence[Job], session: Session) -> bool:
         """Returns whether a prompt begins as one of the others do, beyond what is known, so that it had better wait."""
@@ -77,8 +81,8 @@ class Prefixes:
         shared = max((_common(tokens, other) for other in own), default=0)
         if not self._size or shared < LEAST:
             return False
-        there = max((_common(tokens, text) for _, text in self._live(session, job.salt)), default=0)
-        known = max(self.count(job), there)
+        live_count = max((_common(tokens, text) for _, text in self._live(session, job.salt)), default=0)
+        known = max(self.count(job), live_count)
         return shared >= (known if known >= LEAST else 0) + LEAST
 
     def follow(self, cycle: Cycle, session: Session) -> None:
@@ -110,7 +114,7 @@ class Prefixes:
         memory = self._memory()
         count = min(memory.counts[row], len(entry.text))
         text = tuple(entry.text[:count])
-        if count < LEAST or any(own == salt and text == kept[:count] for own, kept in self._kept):
+        if count < LEAST or any(own == salt and text == stored[:count] for own, stored in self._stored):
             return
         prefix = self._copy(row, entry, count)
         if prefix is None:
@@ -118,12 +122,12 @@ class Prefixes:
         fitting = count * self._size // max(_bytes(prefix), 1)
         if fitting < count:
             prefix, text = _owned(prefix.head(fitting)), text[:fitting]
-        for own, kept in [*self._kept]:
-            if own == salt and kept == text[: len(kept)]:
-                del self._kept[own, kept]
-        while self._kept and self.bytes + _bytes(prefix) > self._size:
-            del self._kept[next(iter(self._kept))]
-        self._kept[salt, text] = prefix
+        for own, stored in [*self._stored]:
+            if own == salt and stored == text[: len(stored)]:
+                del self._stored[own, stored]
+        while self._stored and self.bytes + _bytes(prefix) > self._size:
+            del self._stored[next(iter(self._stored))]
+        self._stored[salt, text] = prefix
 
     def _copy(self, row: int, entry: Entry, count: int) -> KnownPrefix | None:
         """A copy of the first `count` entries of a row; None, and no further ones, where the target has none."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specframe_serve.tools import ToolForm, held
+from specframe_serve.tools import ToolForm, partial_length
 
 HALF = "\ufffd"
 """Character that a decoder inserts for the bytes of half a character."""
@@ -48,7 +48,7 @@ class TextStream:
         self._start, self._read = self._read, len(self._tokens)
         if self._read <= self._least:
             self._spared = len(self._text)
-        return self._give(max((held(self._text, stop) for stop in self._stops), default=0))
+        return self._give(max((partial_length(self._text, stop) for stop in self._stops), default=0))
 
     def finish(self) -> str:
         """The rest of the text."""
@@ -59,11 +59,11 @@ class TextStream:
         ]
         return self._give(0)
 
-    def _give(self, held: int) -> str:
+    def _give(self, withheld: int) -> str:
         starts = {stop: max(self._spared, self._given - len(stop)) for stop in self._stops}  # of unfinished stop texts
         found = [place for stop, start in starts.items() if (place := self._text.find(stop, start)) >= 0]
         self.stopped = bool(found)
-        end = min(found) if found else len(self._text) - held
+        end = min(found) if found else len(self._text) - withheld
         piece = self._text[self._given : end]
         self._given = max(self._given, end)
         return piece
@@ -120,5 +120,5 @@ class AnswerReader:
             thought = thought.removeprefix(start)
         thought, closed, rest = thought.partition(end)
         if not closed and not ended:
-            thought = thought[: len(thought) - held(thought, end)]
+            thought = thought[: len(thought) - partial_length(thought, end)]
         return thought.strip(), rest.lstrip()

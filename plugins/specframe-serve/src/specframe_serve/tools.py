@@ -147,7 +147,7 @@ class ToolForm:
             return (text, []) if calls is None else ("", calls if self.several else calls[:1])
         place = text.find(OPEN)
         if place < 0:
-            return text if ended else text[: len(text) - held(text, OPEN)].rstrip(), []
+            return text if ended else text[: len(text) - partial_length(text, OPEN)].rstrip(), []
         before, found = text[:place].rstrip(), list[dict[str, Any]]()
         while (call := self._tagged(text, place)) is not None:
             found.append(call[0])
@@ -226,7 +226,7 @@ class ToolForm:
         return {"type": "function", "function": called}
 
 
-def held(text: str, end: str) -> int:
+def partial_length(text: str, end: str) -> int:
     """Returns the number of last characters of a text that may begin a stop text or a tag."""
     return next((size for size in range(len(end) - 1, 0, -1) if text.endswith(end[:size])), 0)
 

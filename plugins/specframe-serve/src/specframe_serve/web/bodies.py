@@ -111,7 +111,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 def _place(loc: tuple[int | str, ...]) -> str:
     """Formats the location of a problem: `messages.0.content`, without pydantic's words for the members of a union."""
-    kept = [cut(str(part)) for part in loc if isinstance(part, int) or part.isidentifier()]
-    while len(kept) > 1 and kept[-1] in ("str", "TextPart"):
-        kept.pop()
-    return ".".join(kept)
+    names = [cut(str(part)) for part in loc if isinstance(part, int) or part.isidentifier()]
+    while len(names) > 1 and names[-1] in ("str", "TextPart"):
+        names.pop()
+    return ".".join(names)

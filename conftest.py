@@ -43,6 +43,20 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def sampled_recipe(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe around the small model whose trees and texts are drawn."""
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(
+        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n"
+        "drafter: {use: falcon, block: 2}\n"
+        "tree: {use: fixed, widths: [3, 2, 1], draw: iid}\n"
+        "verifier: {use: recursive}\n"
+        "sampling: {temperature: 1.0, max_new_tokens: 20}\n"
+    )
+    return path
+
+
 @pytest.fixture
 def drafting() -> str:
     """The drafter and the policy of `recipe`, two sections of YAML; a folder of tests may have others."""

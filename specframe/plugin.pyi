@@ -89,7 +89,6 @@ from specframe.kernel.layers import LayeredTarget as LayeredTarget
 from specframe.kernel.layers import PromptSelection as PromptSelection
 from specframe.kernel.layers import reader_of as reader_of
 from specframe.kernel.predictions import IMAGES as IMAGES
-from specframe.kernel.predictions import LazyStudent as LazyStudent
 from specframe.kernel.sampling import Laws as Laws
 from specframe.kernel.sampling import RandomSource as RandomSource
 from specframe.kernel.sampling import SamplingRule as SamplingRule

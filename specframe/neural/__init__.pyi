@@ -15,6 +15,7 @@ from specframe.neural.heads import Depths as Depths
 from specframe.neural.heads import DivisibleTarget as DivisibleTarget
 from specframe.neural.heads import divisible as divisible
 from specframe.neural.heads import make_proposal as make_proposal
+from specframe.neural.heads import make_student as make_student
 from specframe.neural.heads import neural_target as neural_target
 from specframe.neural.heads import output_weight as output_weight
 from specframe.neural.heads import own_lm_heads as own_lm_heads

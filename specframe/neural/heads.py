@@ -11,7 +11,9 @@ from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Target
-from specframe.kernel.types import Frontier, Proposal
+from specframe.kernel.predictions import LazyStudent
+from specframe.kernel.training import FeatureDrafter
+from specframe.kernel.types import Frontier, Predicted, Proposal
 from specframe.neural.quantize import Quantization
 
 
@@ -57,6 +59,37 @@ def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Propos
     estimate: Callable[[Head, Tensor], Tensor] | None = getattr(type(head), "confidence", None)
     confidence = None if estimate is None or head is None else estimate(head, features)
     return Proposal(logits, confidence, support_of(head), getattr(head, "vocab", None))
+
+
+def make_student(
+    model: FeatureDrafter, predicted: Predicted, position: Tensor, mask: Tensor, level: Tensor
+) -> LazyStudent:
+    """The predictions [B, n, K, ..] as a student of n K, with features where the drafter imitates some.
+
+    Logits are made when they are read, where the drafter has a frozen LM head for all predictions: its `frozen_head`.
+
+    Args:
+        model: the drafter.
+        predicted: its predictions.
+        position: [B, n K] int64, the teacher's positions that they imitate.
+        mask: [B, n K] bool, the ones that count.
+        level: [n K] int64, how far below the last true feature they are.
+    """
+    tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
+    frozen: Callable[[Predicted], Callable[[Tensor], Tensor] | None] | None = getattr(model, "frozen_head", None)
+    read = None if frozen is None else frozen(predicted)
+    return LazyStudent(
+        read=read,
+        logits=None if read else model.read(predicted).flatten(1, 2),
+        position=position,
+        mask=mask,
+        level=level,
+        features=None if tap is None or features is None else features.flatten(1, 2),
+        confidence=None if confidence is None else confidence.flatten(1, 2),
+        support=support_of(model),
+        hidden=predicted.hidden.flatten(1, 2),
+        tap=tap or "last",
+    )
 
 
 @dataclass(frozen=True)

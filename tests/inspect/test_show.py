@@ -13,16 +13,8 @@ from specframe.inspect.trace import trace
 
 
 @pytest.fixture(scope="module")
-def found(model_folder, tmp_path_factory):
-    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(
-        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n"
-        "drafter: {use: falcon, block: 2}\n"
-        "tree: {use: fixed, widths: [3, 2, 1], draw: iid}\n"
-        "verifier: {use: recursive}\n"
-        "sampling: {temperature: 1.0, max_new_tokens: 20}\n"
-    )
-    return trace(specframe.load(path), "hello there")
+def found(sampled_recipe):
+    return trace(specframe.load(sampled_recipe), "hello there")
 
 
 def test_the_terminal_shows_path_and_sources(found):

@@ -52,16 +52,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def found(model_folder, tmp_path_factory):
-    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(
-        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n"
-        "drafter: {use: falcon, block: 2}\n"
-        "tree: {use: fixed, widths: [3, 2, 1], draw: iid}\n"
-        "verifier: {use: recursive}\n"
-        "sampling: {temperature: 1.0, max_new_tokens: 20}\n"
-    )
-    return specframe.trace(specframe.load(path), "hello there")
+def found(sampled_recipe):
+    return specframe.trace(specframe.load(sampled_recipe), "hello there")
 
 
 parents = st.integers(0, 30).flatmap(lambda n: st.tuples(*(st.integers(0, node) for node in range(n))))

@@ -9,16 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.predictions import LazyStudent
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather
-from specframe.neural.heads import support_of
+from specframe.neural.heads import make_student
 from specframe.neural.masks import anchored_positions, block_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from specframe.kernel.training import Trainable
@@ -81,25 +78,8 @@ def moved(pairs: Shifted, offset: int) -> Tensor | None:
 
 
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
-    """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some.
-
-    Logits are made when they are read, where the drafter has a frozen LM head for all predictions: its `frozen_head`.
-    """
-    tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
-    frozen: Callable[[Predicted], Callable[[Tensor], Tensor] | None] | None = getattr(model, "frozen_head", None)
-    read = None if frozen is None else frozen(predicted)
-    return LazyStudent(
-        read=read,
-        logits=None if read else model.read(predicted).flatten(1, 2),
-        position=pairs.position,
-        mask=pairs.mask,
-        level=pairs.level,
-        features=None if tap is None or features is None else features.flatten(1, 2),
-        confidence=None if confidence is None else confidence.flatten(1, 2),
-        support=support_of(model),
-        hidden=predicted.hidden.flatten(1, 2),
-        tap=tap or "last",
-    )
+    """The predictions [B, n, K, ..] of the pairs, with what they imitate."""
+    return make_student(model, predicted, pairs.position, pairs.mask, pairs.level)
 
 
 def jitter(features: Tensor, noise: float, spec: PairSpec) -> Tensor:

@@ -10,8 +10,8 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from specframe import CompositionError, InputError
-from specframe.neural import FeatureNetwork, NeuralDrafter, anchored_positions, gather, require_offset, support_of
-from specframe.plugin import LazyStudent, Predicted
+from specframe.neural import FeatureNetwork, NeuralDrafter, anchored_positions, gather, make_student, require_offset
+from specframe.plugin import Predicted
 
 if TYPE_CHECKING:
     from specframe.plugin import Student, Teacher, Trainable
@@ -70,18 +70,7 @@ class TrainingTimeTest:
         depth = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
         place = index.repeat(self.steps) + 1 + depth
         position = place.clamp(max=n).expand(batch, -1)
-        read = model.frozen_head(predicted)
-        return LazyStudent(
-            read=read,
-            logits=None if read else model.read(predicted).flatten(1, 2),
-            position=position,
-            mask=teacher.mask.gather(1, position) & (place <= n),
-            level=depth + 1,
-            features=features.flatten(1, 2) if model.spec.imitates else None,
-            support=support_of(model),
-            hidden=hidden.flatten(1, 2),
-            tap=model.spec.imitates or "last",
-        )
+        return make_student(model, predicted, position, teacher.mask.gather(1, position) & (place <= n), depth + 1)
 
 
 def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:

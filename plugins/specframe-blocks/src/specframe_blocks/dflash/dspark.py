@@ -110,3 +110,6 @@ class DSpark(DFlash):
         network: Any = self.network
         states, bias = network.split(predicted.hidden)
         return (self.logits(states) if network.lm_head is None else network.lm_head(states)) + bias
+
+    def frozen_head(self, predicted: Predicted) -> None:
+        """None: the bias is trained, and no LM head alone gives the logits."""

@@ -9,14 +9,14 @@ import torch
 from torch.nn.functional import pad
 
 from specframe import CompositionError, InputError
-from specframe.neural import NeuralDrafter, gather, support_of
-from specframe.plugin import Chunks, Student
+from specframe.neural import NeuralDrafter, gather, make_student
+from specframe.plugin import Chunks
 from specframe_blocks.dflash.backbone import Backbone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.plugin import Predicted, Teacher, Trainable
+    from specframe.plugin import Predicted, Student, Teacher, Trainable
 
 
 class AnchoredBlocks:
@@ -81,16 +81,9 @@ def _student(
     last = teacher.tokens.shape[1] - 1
     place = (entries[..., None] + torch.arange(1, levels + 1, device=entries.device)).flatten(1)  # [B, A K]
     position = place.clamp(max=last)
-    confidence = predicted.confidence
-    return Student(
-        logits=model.read(predicted).flatten(1, 2),
-        position=position,
-        mask=teacher.mask.gather(1, position) & (place <= last) & chosen.repeat_interleave(levels, 1),
-        level=torch.arange(1, levels + 1, device=entries.device).repeat(entries.shape[1]),
-        confidence=None if confidence is None else confidence.flatten(1, 2),
-        support=support_of(model),
-        hidden=predicted.hidden.flatten(1, 2),
-    )
+    mask = teacher.mask.gather(1, position) & (place <= last) & chosen.repeat_interleave(levels, 1)
+    level = torch.arange(1, levels + 1, device=entries.device).repeat(entries.shape[1])
+    return make_student(model, predicted, position, mask, level)
 
 
 def _blockwise(drafter: Trainable) -> NeuralDrafter[Any]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specframe import CompositionError, InputError
-from specframe.neural import NeuralDrafter, gather, require_shares, sample_rows, support_of
-from specframe.plugin import LazyStudent
+from specframe.neural import NeuralDrafter, gather, make_student, require_shares, sample_rows
 from specframe_eagle.parallel.network import Parallel
 
 if TYPE_CHECKING:
@@ -78,16 +77,8 @@ def _student(
     last = teacher.tokens.shape[1] - 1
     place = entries + depths + 1
     position = place.clamp(max=last)
-    read = model.frozen_head(predicted)
-    return LazyStudent(
-        read=read,
-        logits=None if read else model.read(predicted).flatten(1, 2),
-        position=position,
-        mask=teacher.mask.gather(1, position) & (place <= last) & real,
-        level=depths + 1,
-        support=support_of(model),
-        hidden=predicted.hidden.flatten(1, 2),
-    )
+    mask = teacher.mask.gather(1, position) & (place <= last) & real
+    return make_student(model, predicted, position, mask, depths + 1)
 
 
 def _parallel(drafter: Trainable) -> NeuralDrafter[Any]:

@@ -57,8 +57,8 @@ def render_components() -> str:
     parts = [
         "# Components\n",
         NOTE,
-        "Every component of this repository's packages, with the options a recipe may give it. "
-        "`specframe explain NAME` shows the same for whatever is installed; `specframe plugins` lists it.\n",
+        "Every component of this repository's packages, with its options in a recipe. `specframe explain NAME` shows "
+        "the same for any installed component; `specframe plugins` lists all of them.\n",
     ]
     for kind in ("section", *KINDS, "model", "data", "extension"):
         of_kind = [entry for entry in entries if entry.kind == kind]
@@ -73,8 +73,9 @@ def render_packages() -> str:
     parts = [
         "# Packages\n",
         NOTE,
-        'The core knows no paper. `pip install "specframe[methods]"` brings the packages of the recipes; the others '
-        "are installed by name. [Write a plugin](../howto/plugin.md) to add your own.\n",
+        'All methods are plugins: the core contains none. `pip install "specframe[methods]"` installs the packages '
+        "that the recipes need; install the others by name. To add your own, see "
+        "[Write a plugin](../howto/plugin.md).\n",
         "| package | what | in `[methods]` | its components and commands |\n|---|---|---|---|",
     ]
     entries = discover().entries
@@ -129,11 +130,11 @@ def render_generate() -> str:
     parts = [
         "# `custom_generate`, argument by argument\n",
         NOTE,
-        "`model.generate(..., custom_generate=specframe.decoder(recipe))` gives the tokens that it gives without our "
-        "loop (at a temperature: the same distribution), or is refused with one sentence. *Exact* and *refused* are "
+        "`model.generate(..., custom_generate=specframe.decoder(recipe))` gives the same tokens as without our loop "
+        "(at a temperature: the same distribution), or is refused with a message. *Exact* and *refused* are "
         "tested against `generate`, for one row and for three rows padded on the left, in "
-        "`plugins/specframe-transformers/tests/test_generate_fields.py`; the test fails when a release of transformers "
-        "adds a field that is not in the table, and such a field is refused when it is set.\n",
+        "`plugins/specframe-transformers/tests/test_generate_fields.py`. The test fails if a release of transformers "
+        "adds a field that is not in the table; such a field is refused if it is set.\n",
     ]
     for title, table in (("Fields of `GenerationConfig`", FIELDS), ("Arguments of `generate`", ARGUMENTS)):
         parts += [f"## {title}\n", "| name | | |\n|---|---|---|"]

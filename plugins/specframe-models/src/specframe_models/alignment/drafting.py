@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError
-from specframe.neural import draft_positions, gather, support_of, visible_drafts
+from specframe.neural import draft_positions, gather, make_student, visible_drafts
 from specframe.plugin import Drafts, FeatureDrafter, LanguageModelDrafter, MultiStep, Student
 
 if TYPE_CHECKING:
@@ -107,17 +107,8 @@ class FeatureDrafting:
         assert predicted.features is not None
         hidden, features = _gathered(predicted.hidden, entry), _gathered(predicted.features, entry)
         position, level = places(drafts)
-        tap = self.model.spec.imitates
-        return Student(
-            logits=self.model.read(replace(predicted, hidden=hidden, features=features, confidence=None))[:, :, 0],
-            position=position,
-            mask=teacher.mask.gather(1, position),
-            level=level,
-            features=None if tap is None else features[:, :, 0],
-            support=support_of(self.model),
-            hidden=hidden[:, :, 0],
-            tap=tap or "last",
-        )
+        predicted = replace(predicted, hidden=hidden, features=features, confidence=None)
+        return make_student(self.model, predicted, position, teacher.mask.gather(1, position), level)
 
     def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
         """The predictions at the entries of the texts, and at those of the drafts' tokens after them."""

@@ -32,9 +32,7 @@ class Prefixes:
         pieces = text_of(target).read_ahead is not None
         fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
-        self._stored: dict[
-            tuple[str, tuple[int, ...]], KnownPrefix
-        ] = {}  # by salt and text; the last one was used last
+        self._stored: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the last was used last
 
     def restart(self) -> None:
         """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
@@ -51,9 +49,7 @@ class Prefixes:
         """Returns how many tokens of a job's prompt are in copies; for any thread."""
         if job.request.inputs:
             return 0
-        return max(
-            (_common(job.request.tokens, text) for own, text in list(self._stored) if own == job.salt), default=0
-        )
+        return max((_common(job.request.tokens, text) for own, text in [*self._stored] if own == job.salt), default=0)
 
     def find(self, job: Job, session: Session) -> KnownPrefix | None:
         """Returns the longest beginning of a job's prompt that is known, its last token excepted; None: there is none.

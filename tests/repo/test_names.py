@@ -11,7 +11,7 @@ ONE_USER = 36
 """The most names of `specframe.plugin` that serve one file alone and stand on no page: only ever lowered."""
 SPATIAL = {"here", "there", "at", "above", "below", "held", "kept", "ahead", "beyond"}
 """Words that state where a value is, not what it is: `parent_logits`, `accepted_mask`, `next_slots` do."""
-NOUNS = [ROOT / "specframe", *(each / "src" for each in PLUGINS if not each.name.endswith("-vllm"))]
+NOUNS = [ROOT / "specframe", *(each / "src" for each in PLUGINS)]
 """Folders whose identifiers are none of them."""
 KNOWN = {
     "plugins/specframe-models/src/specframe_models/nested/drafter.py": {"kept"},  # `ExitingModel.read_exits`

@@ -117,15 +117,15 @@ class Rows:
             return False
         return len(read.text) - read.new == self._lengths[read.name] == read.start + 1
 
-    def _release(self, kept: list[str], last: Tensor) -> None:
+    def _release(self, remaining: list[str], last: Tensor) -> None:
         """Keeps the rows of these requests."""
-        if kept == self.names:
+        if remaining == self.names:
             return
-        if kept:
-            self.drafter.keep(_tensor([self.names.index(name) for name in kept], last))
+        if remaining:
+            self.drafter.keep(_tensor([self.names.index(name) for name in remaining], last))
         else:
             self.drafter.open(*self._sizes)
-        self.names, self._lengths = kept, {name: self._lengths[name] for name in kept}
+        self.names, self._lengths = remaining, {name: self._lengths[name] for name in remaining}
 
     def _collect(self, read: Read, features: Mapping[str, Tensor]) -> None:
         """Adds the features of a text that is being read; those of a text with a gap are given up."""
@@ -171,7 +171,7 @@ class Rows:
         accepted = [0 if admission else read.new - 1 for read in reads]
         first = [len(read.text) - read.new - 1 if not admission else len(read.text) - 2 for read in reads]
         steps = torch.arange(drafts.shape[1], device=last.device)
-        places = _tensor([read.place + at - read.start for read, at in zip(reads, first, strict=True)], last)
+        places = _tensor([read.place + position - read.start for read, position in zip(reads, first, strict=True)], last)
         nodes = (places[:, None] + steps).clamp(max=len(last) - 1)  # [B, N]; padding nodes have any scores
         length = _tensor(accepted, last)
         path = torch.where(steps[1:] <= length[:, None], steps[1:], -1)

@@ -169,9 +169,9 @@ class Rows:
             return
         admission = committed.prompt is not None
         accepted = [0 if admission else read.new - 1 for read in reads]
-        first = [len(read.text) - read.new - 1 if not admission else len(read.text) - 2 for read in reads]
+        offsets = [len(read.text) - read.new - 1 if not admission else len(read.text) - 2 for read in reads]
         steps = torch.arange(drafts.shape[1], device=last.device)
-        places = _tensor([read.place + position - read.start for read, position in zip(reads, first, strict=True)], last)
+        places = _tensor([read.place + offset - read.start for read, offset in zip(reads, offsets, strict=True)], last)
         nodes = (places[:, None] + steps).clamp(max=len(last) - 1)  # [B, N]; padding nodes have any scores
         length = _tensor(accepted, last)
         path = torch.where(steps[1:] <= length[:, None], steps[1:], -1)

@@ -41,6 +41,13 @@ HEADS = ("draft-vocabulary", "coral-router", "eagle-parallelspec-router", "eagle
 """Methods of trained models that are parts of drafters."""
 NO_FORM = "refused: no such form"
 ENGINE_REFUSED = "refused by the engine"
+OPENVINO = {
+    "eagle3": "refused: its converter, optimum-intel 2.2, has no fc_norm and would drop it",
+    "dflash": "refused: no such form, though OpenVINO GenAI 2026.4 has the method",
+    "model": "not checked: its converter, optimum-intel 2.2, takes the folder of the form transformers",
+}
+"""Reasons against OpenVINO, which has no form, by method."""
+NOT_IN_OPENVINO = "refused: OpenVINO GenAI 2026.4 drafts by models, EAGLE-3, DFlash and MTP alone"
 UNCHECKED = "not checked: it can be written, and the engine was not run"
 DECODED = ["sampling.max_new_tokens=32"]
 INTRODUCTION = """# Drafters in engines
@@ -54,7 +61,8 @@ in float32, for the recipe's prompts and 32 tokens of each, by
 its reason. A drafter without a form may draft [within vLLM](../howto/vllm.md) by the plugin `specframe-vllm`.
 
 `python docs/engines.py DRAFTER --check vllm --python FILE` refreshes a row of `docs/engines.yaml`, and runs an engine
-for it; without `--check` the exporters alone are asked.
+for it; without `--check` the exporters alone are asked. `--target FOLDER` replaces a target that is not at hand:
+Qwen2.5-Coder's was its GGUF file (Q4_K_M), written as a folder in bfloat16.
 
 """
 
@@ -92,13 +100,14 @@ def recipes_of_drafters() -> Mapping[str, Path]:
 
 
 def refresh(
-    name: str, old: Mapping[str, str], targets: dict[str, Any], forms: list[str], python: str
+    name: str, old: Mapping[str, str], targets: dict[str, Any], forms: list[str], python: str, model: str | None
 ) -> dict[str, str]:
-    """The cells of a drafter; engines of `forms` are run."""
+    """The cells of a drafter; engines of `forms` are run. `model` replaces the recipe's target."""
     recipe = recipes_of_drafters()[name]
     made = plan(Recipe.read(recipe), discover())
-    rounded = [value for value in chain_overrides(made.recipe.data["drafter"], 1) if value.endswith("quantize=null")]
-    made = plan(Recipe.read(recipe, rounded), discover())
+    given = [value for value in chain_overrides(made.recipe.data, 1) if value.endswith("quantize=null")]
+    given += [f"target.model={model}"] if model else []
+    made = plan(Recipe.read(recipe, given), discover())
     model = made.parts["target"].options["model"]
     if model not in targets:
         targets[model] = made.parts["target"].build()
@@ -115,8 +124,8 @@ def refresh(
         except SpecframeError as error:
             cells[form] = f"refused: {str(error).partition('drafter: ')[2] or error}"
         if form in forms and not cells[form].startswith("refused: "):
-            cells[form] = run_check(recipe, [*rounded, *DECODED], form, python)
-    return cells
+            cells[form] = run_check(recipe, [*given, *DECODED], form, python)
+    return cells | {"openvino": OPENVINO.get(made.parts["drafter"].entry.name, NOT_IN_OPENVINO)}
 
 
 def run_check(recipe: Path, overrides: list[str], form: str, python: str) -> str:
@@ -142,11 +151,12 @@ def execute() -> None:
     parser.add_argument("drafters", nargs="*", help="default: all")
     parser.add_argument("--check", action="append", default=[], choices=sorted(PACKAGES))
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--target", help="a folder in place of the recipe's target")
     given = parser.parse_args()
     targets: dict[str, Any] = {}
     for name in given.drafters or sorted(shipped_drafters()):
         try:
-            cells = refresh(name, read_results().get(name, {}), targets, given.check, given.python)
+            cells = refresh(name, read_results().get(name, {}), targets, given.check, given.python, given.target)
         except SpecframeError:
             cells = dict.fromkeys(ENGINES, "not checked: its target was not on the machine")
         results = read_results() | {name: cells}

@@ -84,7 +84,7 @@ class Arrival:
         return f"arrives with a loss: {'; '.join(lost)}"
 
 
-def chain_overrides(drafter: Mapping[str, Any], length: int) -> list[str]:
+def chain_overrides(recipe: Mapping[str, Any], length: int) -> list[str]:
     """The values that make a recipe decode as engines do: a greedy chain of `length`, in float32, nothing rounded."""
     return [
         f"tree={{use: chain, depth: {length}}}",
@@ -95,7 +95,7 @@ def chain_overrides(drafter: Mapping[str, Any], length: int) -> list[str]:
         "target.native=false",
         "target.fallback=null",
         "run.costs=null",
-        *(f"{option}=null" for option in _rounded(drafter, "drafter")),
+        *(f"{option}=null" for part in ("target", "drafter") for option in _rounded(recipe[part], part)),
     ]
 
 

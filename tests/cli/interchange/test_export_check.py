@@ -35,7 +35,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
     """Decoded by specframe's own chain: an engine's exact answer."""
-    chain = check.chain_overrides({}, 3)
+    chain = check.chain_overrides({"target": {}, "drafter": {}}, 3)
     result = specframe.load(RECIPE, overrides=[*SHORT, *chain]).generate("Hello")
     counts = {"cycles": result.acceptance.cycles, "accepted": result.acceptance.accepted}
     return {"engine": "stand-in 1.0", "texts": result.tokens, **counts}
@@ -119,4 +119,5 @@ def test_every_form_that_can_be_checked_has_an_engine(form: str) -> None:
 
 def test_what_is_rounded_is_taken_in_floats() -> None:
     drafter = {"use": "eagle3", "quantize": "int8", "head": {"use": "trimmed", "quantize": "int8"}, "fresh": None}
-    assert check.chain_overrides(drafter, 2)[-2:] == ["drafter.quantize=null", "drafter.head.quantize=null"]
+    rounded = check.chain_overrides({"target": {"quantize": "int4"}, "drafter": drafter}, 2)[-3:]
+    assert rounded == ["target.quantize=null", "drafter.quantize=null", "drafter.head.quantize=null"]

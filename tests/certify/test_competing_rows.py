@@ -15,7 +15,7 @@ from specframe.kernel.costs import Costs
 from specframe.testing import GivenDrafter
 
 Q = torch.tensor([[0.9, 0.1], [0.45, 0.55]], dtype=torch.float64)
-COSTS = Costs(((1, 1.0), (2, 1.6), (16, 10.0)), draft=0.02)
+COSTS = Costs(((1, 1.0), (2, 1.43), (16, 7.45)), draft=0.02)
 
 
 def test_a_row_that_competes_with_others_is_lossless(monkeypatch):

@@ -1,4 +1,4 @@
-"""Capabilities: what a part promises, what a verifier needs, what a certificate asks for, and what a target has."""
+"""Capabilities: promises of drafts, needs of verifiers, small and untrained forms of parts, abilities of targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PartT = TypeVar("PartT")
 
 @dataclass(frozen=True)
 class Promise:
-    """Guarantees about every draft of a part: of a tree policy, or of a drafter that builds its own trees.
+    """Guarantees about every draft of a part: a tree policy, or a drafter that builds its own trees.
 
     A drafter that grows the recipe's tree policy leaves `draws` and `nodes` to it.
     """
@@ -29,33 +29,33 @@ class Promise:
     depth: int | None = None
     """The most levels below the root; None: no limit of its own."""
     block: int = 1
-    """The levels that a drafter's forward pass proposes below each node that it expands."""
+    """Number of levels that a drafter's forward pass proposes below each node that it expands."""
     window: int | None = None
-    """The newest committed tokens that a drafter sees, more than its trees have levels; None: all."""
+    """Number of newest committed tokens that a drafter sees, more than its trees have levels; None: all."""
     exact: bool = True
     """True if the recorded law of every sampled node is exact, with fresh noise."""
     fixed_sibling_count: bool = False
     """True if at every node the number of siblings is fixed before the first of them is drawn."""
     row_independent: bool = True
-    """True if a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
-    row emits is the same; its sample is its own only if the verifier draws by position, as `match` does."""
+    """True if a row's draft depends on that row alone. Otherwise the distribution of a row's output is unchanged, but
+    its sample depends on other rows unless the verifier draws by position, as `match` does."""
     uses_target_layers: bool = False
-    """True if drafting runs layers of the target, or reads its keys and values: then nothing is drafted while it
-    scores, nor on another device."""
+    """True if drafting runs layers of the target or reads its keys and values: then it can neither overlap with
+    scoring nor run on another device."""
     ahead: bool = False
-    """True if a draft may be drawn while the target scores the one before it: a draft drawn at random is then the one
-    that would be drawn now, under other noise."""
+    """True if a draft may be drawn while the target scores the one before it: a random draft then has the law of one
+    drawn now, with different noise."""
 
     needs_all_scores: bool = False
     """True if a drafter learns from the scores of its whole draft, so that forbidden nodes are scored, too."""
 
     path_in_frontier: bool = False
-    """True for a drafter whose frontiers may hold several nodes of a path, each after its parent. A drafter that feeds
-    a node what was predicted at its parent cannot."""
+    """True for a drafter whose frontiers may hold several nodes of a path, each after its parent. This excludes
+    drafters that feed a node with the prediction at its parent."""
 
     @property
     def complete(self) -> bool:
-        """True if the part builds whole trees: a policy does, and a drafter that needs none."""
+        """True if the part builds whole trees: a tree policy, or a drafter that needs none."""
         return self.draws is not None and self.nodes is not None
 
     @property
@@ -66,14 +66,14 @@ class Promise:
 
 @dataclass(frozen=True)
 class Needs:
-    """Requirements of a verifier on every draft, in order to be lossless."""
+    """Requirements of a verifier on every draft for it to be lossless."""
 
     draws: frozenset[Draw] = ALL_DRAWS
     """The draws it is lossless for."""
     exact: bool = False
     """True if sampled nodes must come with their exact recorded law."""
     fixed_sibling_count: bool = False
-    """True if the number of siblings must be fixed before the first is drawn, since it judges them together."""
+    """True if the number of siblings must be fixed before the first is drawn, since siblings are judged together."""
     by_position: bool = False
     """True if it draws one token for each position of the text, from noise that belongs to the position."""
 
@@ -101,7 +101,7 @@ class Shrinkable(Protocol):
     """A tree policy that has a small form, or a drafter that builds its own trees and has one."""
 
     def smaller(self) -> Self:
-        """The same part with two levels, two children a node and four drafted nodes at most; this one stays."""
+        """A copy with at most two levels, two children a node and four drafted nodes; this part is unchanged."""
         ...
 
 
@@ -110,24 +110,24 @@ class Untrained(Protocol):
     """A drafter, head, verifier or store made for one target that has a form for any other, such as a tiny one."""
 
     def untrained(self, vocab: int) -> Self:
-        """The same part before `bind`, without trained weights or tables, for a target of `vocab` tokens."""
+        """A copy, not yet bound, without trained weights or tables, for a target of `vocab` tokens."""
         ...
 
 
 def small_form(part: PartT) -> PartT:
-    """The small form of a part; the part itself where it has none."""
+    """The small form of a part; the part itself if it has none."""
     small: PartT = part.smaller() if isinstance(part, Shrinkable) else part
     return small
 
 
 def untrained_form(part: PartT, vocab: int) -> PartT:
-    """The untrained form of a part for a target of `vocab` tokens; the part itself where it has none."""
+    """The untrained form of a part for a target of `vocab` tokens; the part itself if it has none."""
     untrained: PartT = part.untrained(vocab) if isinstance(part, Untrained) else part
     return untrained
 
 
 class ImageReader(Protocol):
-    """The processor of a target: what it makes of texts with images, token ids and the inputs that go with them."""
+    """The processor of a target: converts texts with images into token ids and further inputs."""
 
     def read_turns(
         self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
@@ -149,11 +149,11 @@ def is_approximate(target: object) -> bool:
 
 
 class DelegatingTarget:
-    """Another target in all but what a subclass defines, so that it is an instance of the same protocols.
+    """Delegates all that a subclass does not define to another target, and implements the same protocols.
 
-    From Python 3.12 on, isinstance looks a protocol's members up without calling `__getattr__`. So each public name of
-    the other target stands in a subclass, which is made with the object. Where a subclass has a `score` of its own,
-    `choose` is that.
+    From Python 3.12 on, isinstance looks up a protocol's members without calling `__getattr__`. So each object gets
+    its own subclass, which defines every public name of the other target. If a subclass defines `score`, `choose`
+    calls it.
     """
 
     def __new__(cls, target: object, *arguments: Any, **options: Any) -> Self:
@@ -165,12 +165,12 @@ class DelegatingTarget:
     def __init__(self, target: object) -> None:
         self._target = target
 
-    def __getattr__(self, name: str) -> Any:  # what the target got after this object was made
+    def __getattr__(self, name: str) -> Any:  # attributes that the target got after this object was made
         return getattr(self._target, name)
 
 
 class _Delegated:
-    """A name of the other target; assigning to it changes the object itself."""
+    """A delegated name of the other target; assigning to it changes the delegating object alone."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -181,7 +181,7 @@ class _Delegated:
 
 @cache
 def _with_names(cls: type[DelegatingTarget], names: frozenset[str]) -> type[Any]:
-    """A subclass of the same name with these further names."""
+    """A subclass with the name of `cls` and these further attributes."""
     further: dict[str, Any] = {name: _Delegated(name) for name in sorted(names) if not hasattr(cls, name)}
     if "choose" in further and hasattr(cls, "score"):
         further["choose"] = lambda self, tree: self.score(tree)

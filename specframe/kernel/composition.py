@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
-    """Figures of a drafter's own work so far, by its method `report`: by name, under the name of a part.
+    """Figures of a drafter's own work so far, from its method `report`: by name, under the name of a part.
 
     Empty before the first draft, and for a drafter without the method. `specframe run` prints them.
     """
@@ -25,7 +25,7 @@ def report_of(drafter: Drafter) -> dict[str, dict[str, float]]:
 
 
 def timed_in(drafter: Drafter, tree: TreePolicy | None) -> tuple[Drafter, TreePolicy | None]:
-    """The drafter whose forward passes are timed for `run.costs`, and the tree policy that it grows, if it grows one.
+    """The drafter whose forward passes are timed for `run.costs`, and the tree policy that it grows, if any.
 
     A drafter around others names both by its method `timed`; any other is timed itself.
     """
@@ -39,16 +39,16 @@ def devices_of(drafter: Drafter) -> tuple[torch.device, torch.device] | None:
 
 
 def strict_form(verifier: Verifier) -> Verifier | None:
-    """The lossless form of a lossy verifier, bound as it is, by its method `strict`; None where it has none.
+    """The lossless form of a lossy verifier, bound as it is, from its method `strict`; None without one.
 
-    It is the same rule at one end of its options, as with a leniency of 1: a certificate runs that form, too.
+    It is the rule at one end of its options, such as a leniency of 1; a certificate runs this form, too.
     """
     strict: Callable[[], Verifier] | None = getattr(verifier, "strict", None)
     return None if strict is None else strict()
 
 
 def taps_of(verifier: Verifier) -> frozenset[str]:
-    """The target features that a verifier reads from its laws, by its `taps`; empty for most."""
+    """The target features that a verifier reads from its laws, from its `taps`; empty for most."""
     return getattr(verifier, "taps", frozenset())
 
 
@@ -88,7 +88,7 @@ def misfits(
             )
             return
     verify = getattr(verifier, "verify", None)
-    if verify is not None and "p" in signature(verify).parameters:  # the second one's name in release 0.2
+    if verify is not None and "p" in signature(verify).parameters:  # the second parameter's name in release 0.2
         yield "verifier", f"'{rule}' is written for release 0.2: `verify` takes (tree, laws, random); let p = laws.all"
         return
     if tree is None and not drafter.promise.complete:
@@ -115,9 +115,9 @@ def misfits(
 
 
 def attach(verifier: Verifier, target: Target) -> None:
-    """Requests the features that a verifier reads of the target, and calls its `bind`; others stay as they are.
+    """Requests the target's features that a verifier reads, and calls its `bind`; does nothing for other verifiers.
 
-    `bind(target)` loads the weights, and checks that they are this target's: a constructor opens no file.
+    `bind(target)` loads the weights and checks that they were made for this target: a constructor opens no file.
 
     Raises CompositionError for a target without these features.
     """

@@ -12,30 +12,30 @@ from typing import Any
 from specframe.kernel.errors import InputError
 
 PRIOR = (64.0, 32.0, 48.0, 64.0)
-"""Rows' drafts that are assumed before any are decoded, their accepted tokens, nodes, and passes of the drafter.
+"""Prior counts, before anything is decoded: drafts of rows, their accepted tokens, nodes, and drafter passes.
 
-Two nodes of three are accepted: nodes are scored where they are likely.
+Two of three nodes are assumed to be accepted, since only likely nodes are scored.
 """
 WINDOW = 1024
-"""Rows' drafts that are remembered."""
+"""Number of recent row drafts that a record averages over."""
 PATIENCE, LONGEST = 256, 4096
-"""Cycles without drafts after which the assumption is made once more; twice as many each time, up to the second."""
+"""Cycles without drafts after which a record returns to the prior; doubled each time, up to the second number."""
 
 
 class DraftRecord:
-    """Accepted tokens and costs of the recent drafts of rows that choose together, assumed at first."""
+    """Accepted tokens and costs of the recent drafts of rows that choose together, starting from a prior."""
 
     def __init__(self) -> None:
         self._sums, self._skipped, self._patience = PRIOR, 0, PATIENCE
 
     @property
     def rates(self) -> tuple[float, float, float]:
-        """Accepted tokens, nodes and passes of the drafter of a row's draft."""
+        """Mean accepted tokens, nodes and drafter passes of a row's draft."""
         drafts, accepted, nodes, passes = self._sums
         return accepted / drafts, nodes / drafts, passes / drafts
 
     def add(self, rows: int, accepted: int, nodes: int, passes: int) -> None:
-        """Counts the drafts of `rows` rows, with the nodes and accepted tokens of all, made in so many passes."""
+        """Counts the drafts of `rows` rows: their total accepted tokens and nodes, and the batched drafter passes."""
         shrink = min(1.0, WINDOW / (self._sums[0] + rows))
         new = (rows, accepted, nodes, passes * rows)
         drafts, accepted_sum, nodes_sum, passes_sum = (
@@ -44,7 +44,7 @@ class DraftRecord:
         self._sums = drafts, accepted_sum, nodes_sum, passes_sum
 
     def skip(self) -> None:
-        """Counts a cycle without drafts; what did not pay is tried again after many."""
+        """Counts a cycle without drafts; after many the record returns to the prior, so that rows draft again."""
         self._skipped += 1
         if self._skipped == self._patience:
             self._sums, self._skipped, self._patience = PRIOR, 0, min(2 * self._patience, LONGEST)
@@ -52,47 +52,47 @@ class DraftRecord:
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of forward passes, from which a tree gets as many nodes and levels as pay.
+    """Times of forward passes, which decide how many nodes and levels of a draft are worth their cost.
 
     A node pays if its expected tokens exceed those that decoding without drafts would give in the time of scoring it. A
     machine that scores sixteen nodes as fast as one gets drafts of sixteen; where the cost grows with every node, a
-    draft has few. The distribution of the output does not depend on it.
+    draft has few. The distribution of the output does not depend on the costs.
     """
 
     passes: tuple[tuple[int, float], ...]
-    """(nodes, seconds) of the target's forward passes over one row, ascending, from one node on."""
+    """(nodes, seconds) of the target's forward passes over one row, in ascending order from one node on."""
     draft: float = 0.0
-    """The seconds of a drafter's forward pass over one row."""
+    """Seconds of a drafter's forward pass over one row."""
     draft_row: float = 0.0
-    """The seconds that it takes longer for each further row."""
+    """Additional seconds of that pass for each further row."""
     row: float = 0.0
-    """The seconds that the target's pass takes longer for each further row, in addition to its node."""
+    """Additional seconds of the target's pass for each further row, its node not counted."""
     row_drafted: float = 0.0
-    """The seconds that it takes longer again for each of these rows that has a draft, in addition to its nodes."""
+    """Additional seconds of that pass for each further row that has a draft, its nodes not counted."""
     read: float = 0.0
-    """The seconds in which a drafter reads a token that was committed while it was not asked."""
+    """Seconds in which a drafter reads a token that was committed in a cycle without drafts."""
     rows: int | None = None
-    """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
+    """Number of rows decoded together; None: the session's current number, or one where that is not known."""
     context: int = 0
     """Number of committed tokens after which the passes were timed."""
     longer: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
-    """(tokens, passes) after more committed tokens, ascending."""
+    """(tokens, passes): the passes after more committed tokens, in ascending order."""
     taken: int = 0
-    """Number of drafted nodes that are scored anyway, before any that is asked for."""
+    """Number of drafted nodes that are scored in any case, in addition to those chosen by cost."""
     record: DraftRecord | None = field(default=None, compare=False)
     """Record shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
     apart: bool = False
     """True if rows that choose together may differ in their nodes: a pass takes the time of the valid ones alone."""
 
     unread: int = field(default=0, compare=False)
-    """Tokens of all rows that a drafter would read before it drafts."""
+    """Tokens, over all rows, that a drafter would have to read before it drafts."""
     left: int = field(default=1, compare=False)
-    """Tokens that all rows may still be given."""
+    """Tokens, over all rows, that may still be generated."""
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
-    """Seconds by nodes, of these passes, once they were asked for."""
+    """Cache of a pass's seconds by number of nodes."""
     lengths: dict[int, Costs] = field(default_factory=dict, compare=False, repr=False)
-    """The costs after more committed tokens, once they were asked for."""
+    """Cache of the costs after more committed tokens."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
@@ -103,19 +103,19 @@ class Costs:
 
     @classmethod
     def of(cls, seconds: Mapping[int, float], draft: float = 0.0) -> Costs:
-        """The costs as they were timed, by the number of nodes; more nodes never take less."""
+        """Returns costs from timed seconds by number of nodes, adjusted so that more nodes never take less."""
         return cls(tuple(rising(sorted(seconds.items()))), draft)
 
     def as_data(self) -> dict[str, Any]:
-        """The times as plain data, without what was worked out from them."""
+        """The times as plain data, without cached values."""
         names = ("passes", "draft", "draft_row", "row", "row_drafted", "read", "rows", "context", "longer", "taken")
         return {name: getattr(self, name) for name in names}
 
     def after(self, tokens: int) -> Costs:
-        """Returns the costs after that number of committed tokens, on the line through the timed numbers next to it.
+        """Returns the costs after that number of committed tokens, interpolated linearly between timed numbers.
 
-        Numbers whose first four binary digits are equal share the costs of the smallest, and all beyond the largest
-        that was timed have its costs.
+        Numbers with the same four leading bits share the costs of the smallest. Beyond the largest timed number its
+        costs apply.
         """
         step = 1 << max(tokens.bit_length() - 4, 0)
         tokens = min(tokens // step * step, self.longer[-1][0] if self.longer else 0)
@@ -131,15 +131,15 @@ class Costs:
         return self.lengths[tokens]
 
     def beyond(self, nodes: int) -> Costs:
-        """The same costs for nodes added to this number of drafted nodes that are scored anyway."""
+        """Returns these costs for choosing nodes on top of `nodes` further ones that are scored in any case."""
         return replace(self, taken=self.taken + nodes, lengths={})
 
     def together(
         self, lengths: Sequence[int], record: DraftRecord, apart: bool = False, unread: int = 0, left: int = 1
     ) -> Costs:
-        """The same costs for rows of so many tokens, which choose together if there are several.
+        """Returns these costs for rows of these lengths in tokens; several rows choose together.
 
-        Where the number of rows is fixed, a row chooses by itself, and by its length only if it is alone.
+        If the number of rows is fixed, each row chooses by itself, and by its length only if it is the only one.
         """
         if self.rows is not None:
             return self.after(lengths[0]) if self.rows == 1 else self
@@ -150,7 +150,7 @@ class Costs:
 
     @cached_property
     def alone(self) -> Costs:
-        """The same costs for one row."""
+        """These costs for one row."""
         return replace(self, rows=1, record=None, apart=False)
 
     def score(self, nodes: int) -> float:
@@ -163,7 +163,7 @@ class Costs:
         return (self._seconds(nodes * rows) + self.row * (rows - 1) + drafted) / self._plain
 
     def spread(self, nodes: int) -> float:
-        """Returns the cost, for all rows, of scoring `nodes` nodes of any rows beyond those that are scored anyway."""
+        """Returns the cost, for all rows, of scoring `nodes` nodes of any rows beyond those scored in any case."""
         rows = self.rows or 1
         more = self.row * (rows - 1) + self.row_drafted * min(self.taken * rows + nodes, rows - 1)
         return (self._seconds((self.taken + 1) * rows + nodes) + more) / self._plain * rows
@@ -181,9 +181,9 @@ class Costs:
         return self._seconds(rows) + self.row * (rows - 1)
 
     def drafts_now(self) -> bool:
-        """Returns whether the rows draft in this cycle: where that repays what the drafter reads for it.
+        """Returns whether the rows draft in this cycle: if the gain exceeds the cost of what the drafter reads first.
 
-        What drafts bring is taken from the recent ones, at the costs for the present rows. A cycle without is counted.
+        The gain is estimated from recent drafts at the costs for the present rows. A cycle without drafts is counted.
         """
         if self.record is None:
             return True
@@ -197,7 +197,7 @@ class Costs:
 
     @property
     def hopeless(self) -> bool:
-        """True where a level costs as much as a token: then it would not pay if it were sure to be accepted."""
+        """True if a level costs as much as a token, so that it would not pay even if it were always accepted."""
         return self.level + self.score(2) >= 2
 
     def worth(self, chances: Sequence[float]) -> int:
@@ -207,9 +207,9 @@ class Costs:
     def counts(self, chances: Sequence[Sequence[float]]) -> list[int]:
         """Returns the number of drafted nodes of each row to score, by its nodes' chances, the highest first.
 
-        A forward pass is as wide as the row with most nodes, so rows that choose together take as many as pay for their
-        mean. Where it takes the time of valid nodes alone, the nodes of all rows compete for the number that pays, and
-        the most likely ones are scored (TETRIS, Wu et al. 2025).
+        A forward pass is as wide as the row with the most nodes, so rows that choose together all get the number that
+        pays for their mean chances. If a pass takes only the time of its valid nodes, the nodes of all rows compete,
+        and the most likely ones are scored, as many as pay (TETRIS, Wu et al. 2025).
         """
         if self.record is None:
             return [self.worth(row) for row in chances]
@@ -226,9 +226,9 @@ class Costs:
         return [min(count, len(row)) for row in chances]
 
     def further(self, counts: Sequence[int]) -> list[float]:
-        """Returns the cost of a node more in each row, given their numbers of drafted nodes.
+        """Returns the cost of one more node in each row, given their numbers of drafted nodes.
 
-        Rows that differ in their nodes share that of one in each row that has some.
+        If rows may differ in their nodes, they share equally the cost of one more node in each row that drafts.
         """
         if not self.apart:
             return [self.score(count + 2) - self.score(count + 1) for count in counts]
@@ -236,7 +236,7 @@ class Costs:
         return [(self.spread(all_rows + drafted) - self.spread(all_rows)) / len(counts)] * len(counts)
 
     def _seconds(self, nodes: int) -> float:
-        """The seconds of a pass, on the line through the timed sizes next to its nodes, or through the last two."""
+        """The seconds of a pass, interpolated linearly between timed sizes, or extrapolated from the last two."""
         if (known := self.known.get(nodes)) is None:
             known = self.known[nodes] = self._between(nodes)
         return known
@@ -254,7 +254,7 @@ def _chance(ranked: tuple[float, int]) -> float:
 
 
 def _most(chances: Iterable[float], cost: Callable[[int], float]) -> int:
-    """The number of the first chances whose sum is farthest above what they cost; 0 where none pays."""
+    """The number of leading chances whose sum exceeds their cost by the most; 0 if none pays."""
     expected, best, most = cost(0), 0, 0.0
     for count, chance in enumerate(chances, 1):
         expected += chance
@@ -265,7 +265,7 @@ def _most(chances: Iterable[float], cost: Callable[[int], float]) -> int:
 
 
 def added(values: Iterable[float]) -> float:
-    """The values added up one after the other, as native code does it; Python's own sum may round otherwise."""
+    """The sum of the values, added in order as native code does; Python's own sum may round differently."""
     total = 0.0
     for value in values:
         total += value
@@ -273,7 +273,7 @@ def added(values: Iterable[float]) -> float:
 
 
 def rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The times that never fall with the size and lie nearest to these (pool adjacent violators)."""
+    """The non-decreasing times nearest to these in least squares (pool adjacent violators)."""
     pools: list[list[float]] = []
     for _, seconds in timed:
         pools.append([seconds])

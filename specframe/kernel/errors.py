@@ -10,7 +10,7 @@ from traceback import extract_tb
 
 
 class SpecframeError(Exception):
-    """The root of every error that is the user's to fix; the command line prints it and exits with 2."""
+    """Base class of every error that a user can fix; the command line prints it and exits with 2."""
 
 
 class RecipeError(SpecframeError):
@@ -18,7 +18,7 @@ class RecipeError(SpecframeError):
 
 
 class MisfitError(RecipeError):
-    """A recipe whose sections are valid each, and whose components do not fit together."""
+    """A recipe whose sections are each valid, but whose components do not fit together."""
 
 
 class PluginError(SpecframeError):
@@ -30,7 +30,7 @@ class CompositionError(SpecframeError):
 
 
 class FetchError(SpecframeError):
-    """A model that has to be fetched first and cannot be reached: no network, or no package index that has it."""
+    """A model that must be downloaded and cannot be reached: no network, or no package index that has it."""
 
 
 class WeightsError(SpecframeError):
@@ -43,7 +43,7 @@ class InputError(SpecframeError):
 
 @contextmanager
 def needs_extra(extra: str, user: str) -> Iterator[None]:
-    """Surrounds an import: raises InputError with the command that installs the extra where a package is missing."""
+    """Surrounds an import: if a package is missing, raises InputError with the command that installs the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -52,19 +52,19 @@ def needs_extra(extra: str, user: str) -> Iterator[None]:
 
 
 LIBRARIES = frozenset({"torch", "transformers", "numpy", "tokenizers", "safetensors"})
-"""Packages through which a part's own mistake comes to light; none of their lines is the one to look at."""
+"""Packages in which a part's own mistake surfaces; the line at fault is never one of theirs."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; the error's name where there is none."""
+    """The first line of an error's message; the name of its class if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def raised_at(error: BaseException, *own: Path) -> str:
     """The error in one line, with the file and line it was raised at.
 
-    That is the last line outside of this package, of the folders `own`, of Python's own library and of the libraries
-    that parts call; without one, the last outside of this package and those folders, or the last of all.
+    That is the last line outside this package, the folders `own`, Python's standard library and the libraries that
+    parts call; without one, the last outside this package and those folders, or the last of all.
     """
     packages = {Path(__file__).resolve().parents[1], *(folder.resolve() for folder in own)}
     frames = extract_tb(error.__traceback__)
@@ -75,7 +75,7 @@ def raised_at(error: BaseException, *own: Path) -> str:
 
 
 def _of_library(file: str) -> bool:
-    """Returns whether a file belongs to Python's own library or to one that parts call."""
+    """Returns whether a file belongs to Python's standard library or to a library that parts call."""
     parts = Path(file).parts
     installed = [index for index, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
     if installed:

@@ -35,7 +35,7 @@ class Target(Protocol):
     """The model whose law must be preserved.
 
     The rows of a session are dense: with R rows, every tensor's first dimension is R. Rows join after the others
-    (`admit`) and leave by `keep`. A target may have the members of `TextTarget`, too.
+    (`admit`) and leave by `keep`. A target may also have the members of `TextTarget`.
     """
 
     context: int
@@ -61,10 +61,10 @@ class Target(Protocol):
         """
 
     def score(self, tree: TokenTree) -> Scores:
-        """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
+        """One forward pass over all nodes of the tree, each of which sees the committed tokens and its ancestors."""
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """Commits a verdict; keeps the state of the root and the accepted path, and drops the rest."""
+        """Commits a verdict: keeps the state of the root and the accepted path, and drops the rest."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -86,7 +86,7 @@ class NeuralTarget(Target, Protocol):
         """The dtype of its features."""
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The target's token embeddings, as its first layer gets them: [...] int64 -> [..., D]."""
+        """The target's token embeddings, as its first layer reads them: [...] int64 -> [..., D]."""
 
     def head(self, features: Tensor) -> Tensor:
         """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
@@ -94,13 +94,13 @@ class NeuralTarget(Target, Protocol):
     def teach(
         self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
     ) -> Teacher:
-        """One causal forward without gradients over texts [B, L], right-padded, and `inputs`; `drafts` end them."""
+        """One causal forward pass without gradients over right-padded texts [B, L], ended by `drafts`, and `inputs`."""
 
 
 class TextTarget:
-    """Optional attributes and methods of a target, with defaults for those that it lacks.
+    """Optional attributes and methods of a target, with defaults for missing ones.
 
-    A target defines them under these names, and is asked for them through `text_of`.
+    A target defines them under these names; callers read them through `text_of`.
     """
 
     def __init__(self, target: Target) -> None:
@@ -128,66 +128,66 @@ class TextTarget:
 
     @property
     def generation_config(self) -> Any:
-        """The generation config of transformers that comes with its model; None where there is none."""
+        """The generation config of transformers that comes with its model, or None."""
         return getattr(self.target, "generation_config", None)
 
     @property
     def gguf(self) -> Path | None:
-        """The GGUF file of the same model, if there is one."""
+        """A GGUF file of the same model, or None."""
         return getattr(self.target, "gguf", None)
 
     @property
     def computing(self) -> Any:
-        """The forward pass over nodes as a module, whose calls are timed; None: they are not timed."""
+        """The module of the forward pass over nodes, whose calls are timed; None: they are not timed."""
         return getattr(self.target, "computing", None)
 
     @property
     def image_tokens(self) -> frozenset[int]:
-        """The tokens that stand for parts of an image; empty: it reads texts alone."""
+        """The tokens that stand for parts of an image; empty: it reads only text."""
         return getattr(self.target, "image_tokens", frozenset())
 
     @property
     def processor(self) -> ImageReader | None:
-        """The processor of texts with images; None: it reads texts alone."""
+        """The processor of texts with images; None: it reads only text."""
         return getattr(self.target, "processor", None)
 
     @property
     def choose(self) -> Callable[[TokenTree], Scores | GreedyScores]:
-        """`score`, or a method that returns `GreedyScores` where it finds argmax tokens faster than it makes logits."""
+        """`score`, or a method that may return `GreedyScores`, if it finds argmax tokens faster than logits."""
         return getattr(self.target, "choose", self.target.score)
 
     @property
     def read_ahead(self) -> Callable[[Sequence[int], int, KnownPrefix | None], int] | None:
-        """A method that reads up to `limit` further tokens of a prompt, its last excepted, before the row's admission.
+        """A method that reads up to `limit` further tokens of a prompt, except its last, before the row's admission.
 
-        It is called with the prompt, the limit and a `prefix`, with which a prompt begins of which nothing is read yet,
-        and returns how many tokens are read in all. Other rows go on in between: one prompt at a time, in a free slot,
-        until other prompts take that; its own admission reads the rest only. None: prompts are read whole.
+        It is called with the prompt, the limit and, if nothing is read yet, a `prefix` that the prompt begins with; it
+        returns the total number of tokens read. Other rows go on in between: one prompt at a time, in a free slot,
+        until other prompts take that slot; its own admission reads only the rest. None: prompts are read at once.
         """
         return getattr(self.target, "read_ahead", None)
 
     def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raises InputError for inputs of a prompt that it does not read: see `Prompts.inputs`."""
+        """Raises InputError for inputs of a prompt that the target does not read: see `Prompts.inputs`."""
         if hasattr(self.target, "require_inputs"):
             self.target.require_inputs(inputs)
         elif inputs:
             raise InputError("the target reads texts alone; leave the image out")
 
     def fingerprint(self) -> str | None:
-        """A name for all that the time of a forward pass depends on, machine excepted; None: it is not timed."""
+        """A key of all that the time of a forward pass depends on, except the machine; None: it is not timed."""
         return self.target.fingerprint() if hasattr(self.target, "fingerprint") else None
 
     def sibling(self) -> Target | None:
-        """A target of its own state and features around the same weights; None: it has to be built anew."""
+        """Another target around the same weights, with its own state and features; None: it must be built anew."""
         return self.target.sibling() if hasattr(self.target, "sibling") else None
 
     def full(self) -> Target:
-        """A sibling that reads all of a prompt, of a target that is `approximate`; of others the target itself."""
+        """A sibling that reads prompts whole, of a target that is `approximate`; otherwise the target itself."""
         return self.target.full() if hasattr(self.target, "full") else self.target
 
 
 def text_of(target: Target) -> TextTarget:
-    """The optional attributes and methods of a target, with defaults for those that it lacks."""
+    """The optional attributes and methods of a target, with defaults for missing ones."""
     return TextTarget(target)
 
 
@@ -205,31 +205,31 @@ class TreePolicy(Protocol):
 class Observer(Protocol):
     """A part that follows its session: a tree policy, verifier or drafter that decides by earlier cycles.
 
-    It keeps its memory per row, as tensors [B, ...], so that a row's tokens depend neither on the other rows nor on a
-    clock. It may use everything it has observed, which was known before the next draw. A tree policy is opened once
-    in a session, and keeps no rows in between where all have left.
+    It keeps its state per row, as tensors [B, ...], so that a row's tokens depend neither on the other rows nor on a
+    clock. It may use everything it has observed, all of which precedes the next draw. A tree policy is opened once
+    per session; when all rows have left, it gets `keep` with no rows.
     """
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def observe(self, cycle: Cycle) -> None:
-        """Observes a cycle. The rows of one whose `committed.prompt` is set are new: they join after the others."""
+        """Observes a cycle. If its `committed.prompt` is set, its rows are new: they join after the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens. It may be an Observer, too.
+    """Proposes tokens. It may also be an Observer.
 
-    Its constructor opens no file: `bind` loads weights, so that a recipe is checked in no time.
+    Its constructor opens no file: `bind` loads weights, so that checking a recipe is fast.
     """
 
     taps: frozenset[str]
     """The target features it reads."""
     promise: Promise
-    """Promise of every draft: without `draws` and `nodes` where it grows the recipe's tree policy."""
+    """Promise of every draft: without `draws` and `nodes` if it grows the recipe's tree policy."""
 
     def bind(self, target: Target) -> None:
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
@@ -238,7 +238,7 @@ class Drafter(Protocol):
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
+        """A draft below root [B]; drafting changes no state that a later commit would have to undo."""
 
     def commit(self, committed: Committed) -> None:
         """Adds the committed tokens. The rows of a commit with a prompt are new: they join after the others."""
@@ -250,17 +250,17 @@ class Drafter(Protocol):
 def drafting_ahead(drafter: Drafter) -> Callable[[TokenTree, Context], None] | None:
     """The method `run_ahead` of a drafter whose promise has `ahead`; None: it waits while the target scores its draft.
 
-    The method drafts after a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
-    The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. What is
-    drafted may be proposed by the next `propose`, where the commit before it shows that its prefix was emitted.
+    The method continues a draft while it is being scored, in a second thread; the drafter runs in no other meanwhile.
+    The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. The next
+    `propose` may use the result, if the commit before it shows that its prefix was emitted.
     """
-    return getattr(drafter, "run_ahead", None) if drafter.promise.ahead else None  # a wrapper has it at any rate
+    return getattr(drafter, "run_ahead", None) if drafter.promise.ahead else None  # a wrapper always has it
 
 
 class TextDrafter(Drafter, Protocol):
-    """A drafter that reads tokens alone, and whose vocabulary may be another than the target's.
+    """A drafter that reads only tokens, and whose vocabulary may differ from the target's.
 
-    A wrapper translates for it: `bind` gets a target of its own vocabulary, and commits hold its own tokens.
+    A wrapper translates for it: `bind` gets a target of the drafter's vocabulary, and commits hold its tokens.
     """
 
     @property
@@ -276,12 +276,12 @@ class TextDrafter(Drafter, Protocol):
 
 
 class Verifier(Protocol):
-    """The acceptance rule. At temperature 0 a session follows the argmax itself, for every lossless rule alike."""
+    """The acceptance rule. At temperature 0 a session itself follows the argmax, for every lossless rule."""
 
     lossless: bool
-    """A promise, and a test."""
+    """True if it promises the target's own law, which is tested."""
     needs: Needs
-    """Requirements on every draft, in order to be lossless."""
+    """Requirements on every draft for the rule to be lossless."""
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's laws after the nodes: all at once, or one by one."""

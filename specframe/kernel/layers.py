@@ -1,4 +1,4 @@
-"""Models that draft with some of their layers, or on a part of the text: a target itself, or a drafting model."""
+"""Models that draft with some of their layers, or from a part of the text: a target itself, or a drafting model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """Choice of the attentions and MLPs that run in a decoder's layers; one that is left out passes its input on."""
+    """Choice of the attention and MLP blocks of a decoder that run; one that is left out passes its input on."""
 
     attention: tuple[bool, ...]
     mlp: tuple[bool, ...]
     quantize: Literal["int4", "int8"] | None = None
-    """Quantization of the layers that run, a copy on the same keys and values; None: they are the target's own."""
+    """Quantization of the layers that run: a copy that shares keys and values; None: the target's own layers run."""
 
     @classmethod
     def first(cls, count: int, layers: int) -> LayerChoice:
@@ -32,7 +32,7 @@ class LayerChoice:
 
     @classmethod
     def without(cls, layers: int, attention: Collection[int], mlp: Collection[int]) -> LayerChoice:
-        """Returns all of `layers` layers but these attentions and these MLPs."""
+        """All of `layers` layers except these attention and these MLP blocks."""
         return cls(
             tuple(layer not in attention for layer in range(layers)), tuple(layer not in mlp for layer in range(layers))
         )
@@ -49,43 +49,43 @@ class LayerChoice:
 
     @property
     def whole(self) -> int:
-        """Number of layers that run before the first of which something is left out."""
+        """Number of layers before the first incomplete one."""
         both = [a and m for a, m in zip(self.attention, self.mlp, strict=True)]
         return both.index(False) if False in both else self.layers
 
     @property
     def rest(self) -> LayerChoice:
-        """All layers, as a whole, from the first incomplete one on."""
+        """All layers from the first incomplete one on, each complete."""
         runs = tuple(layer >= self.whole for layer in range(self.layers))
         return LayerChoice(runs, runs)
 
 
 NEWEST_QUERIES = 64
-"""Number of a prompt's last tokens whose queries a target's memory has."""
+"""Number of a prompt's last tokens whose queries a target's memory keeps."""
 
 
 @dataclass(frozen=True)
 class ChosenSlots:
     """The committed slots that every node of a draft sees, together with its own path and nothing else.
 
-    Those of a row ascend, and are as many for all layers and heads of keys; -1 stands after them where a row has
-    fewer. Keys keep the positions of the text.
+    A row's slots ascend, and their number is the same for all layers and KV heads; shorter rows are padded with -1.
+    Keys keep their positions in the text.
     """
 
-    slots: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
+    slots: Tensor  # [layers or 1, B, KV heads or 1, K] int64
     upper: bool = False  # True if only the upper halves of keys and values in split int8 are read
 
 
 @dataclass
 class SeenTokens:
-    """Counts of the committed tokens that drafts see, and of those that there are."""
+    """Counts of the committed tokens that drafts see, and of all committed tokens."""
 
     drafts: int = 0
     seen: int = 0
     committed: int = 0
 
     def add(self, most: int, counts: Sequence[int]) -> None:
-        """Counts a draft of each row, which has so many committed tokens and sees `most` of them at most."""
+        """Counts a draft of each row, given the rows' committed tokens, of which it sees at most `most`."""
         self.drafts += len(counts)
         self.seen += sum(min(most, count) for count in counts)
         self.committed += sum(counts)
@@ -99,55 +99,55 @@ class SeenTokens:
 
 
 class CommittedMemory(Protocol):
-    """A target's keys and values of what is committed, to be read alone. A slot is a position of the row's text."""
+    """A target's keys and values of the committed tokens, read-only. A slot is a position of the row's text."""
 
     @property
     def count(self) -> Tensor:
-        """The committed slots of each row, the first ones: [B] int64."""
+        """Number of committed slots of each row, which are its first ones: [B] int64."""
 
     @property
     def counts(self) -> Sequence[int]:
-        """The same on the host."""
+        """`count` on the host."""
 
     @property
     def keys(self) -> Tensor:
-        """The keys of all layers, rotated: [layers, B, heads of keys, S, D]."""
+        """The keys of all layers, after rotary embedding: [layers, B, KV heads, S, D]."""
 
     @property
     def values(self) -> Tensor:
-        """The values of all layers: [layers, B, heads of keys, S, D]."""
+        """The values of all layers: [layers, B, KV heads, S, D]."""
 
     @property
     def queries(self) -> Tensor:
-        """The queries of the tokens just committed, of a prompt at most `NEWEST_QUERIES`: [layers, R, heads, T, D].
+        """The queries of the newly committed tokens, at most `NEWEST_QUERIES` of a prompt: [layers, R, heads, T, D].
 
-        They are rotated and scaled: products with keys are what the softmax of attention gets. The newest token's are
-        the last ones; 0 stands before a row's first. The R rows are those of the commit. Several heads in a row share a
-        head of keys.
+        They are rotated and scaled, so that their products with keys are the inputs of attention's softmax. The newest
+        token's are the last; shorter rows are padded with 0 on the left. The R rows are those of the commit.
+        Consecutive heads share a KV head.
         """
 
     def copy(self, row: int, count: int) -> Tensor:
-        """Keys and values of a row's first `count` slots, [2 * layers, heads of keys, count, D], for a `KnownPrefix`.
+        """Keys and values of a row's first `count` slots, [2 * layers, KV heads, count, D], for a `KnownPrefix`.
 
-        Raises CompositionError where another row could not begin with them.
+        Raises CompositionError if another row cannot begin with them.
         """
 
 
 class KVSelection(Protocol):
-    """Chooses the committed slots that a draft sees. It may look at anything committed, and never at the draft."""
+    """Chooses the committed slots that a draft sees. It may read anything committed, but never the draft."""
 
     budget: int
     """The most slots it chooses."""
     per_head: bool
-    """True if it may choose other slots for every layer and head of keys."""
+    """True if the chosen slots may differ between layers and KV heads."""
     queries: bool
-    """True if it reads the queries of what is committed."""
+    """True if it reads the queries of committed tokens."""
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
-        """Takes in the committed tokens; rows that come with a prompt are the last ones of the memory."""
+        """Processes the committed tokens; rows that come with a prompt are the last ones of the memory."""
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots that the next draft sees."""
@@ -162,7 +162,7 @@ def reads_upper(kv_selection: KVSelection | None) -> bool:
 
 
 class PromptSelection(Protocol):
-    """Chooses the tokens of a long prompt that are read in place of all of it, by a drafter or by a target.
+    """Chooses the tokens of a long prompt that a drafter or a target reads in place of the whole prompt.
 
     Its constructor opens no file: `bind` loads weights.
     """
@@ -171,22 +171,22 @@ class PromptSelection(Protocol):
     """The most tokens that are read."""
 
     def sized(self, tokens: int) -> Self:
-        """The same for another number of tokens, before `bind`. Raises InputError for one that is too small."""
+        """Returns this selection with another number of tokens, before `bind`. Raises InputError if it is too small."""
         ...
 
     def bind(self, target: Target, drafter: Drafter | None = None) -> None:
-        """Attaches to the target of a prompt, and to the drafter that is to read what is chosen, if one is."""
+        """Attaches to the target of the prompts, and to the drafter that reads the chosen tokens, if one does."""
 
     def choose(self, prompt: Sequence[int]) -> list[int]:
-        """The places that are read, `tokens` of them, ascending, of a prompt that has more."""
+        """The `tokens` positions to read of a prompt that has more, in ascending order."""
         ...
 
 
 @runtime_checkable
 class LookingAhead(Protocol):
-    """A KV selection that reads queries of tokens after a new prompt, too, a likely answer.
+    """A KV selection that also reads queries of a likely answer, the tokens after a new prompt.
 
-    They follow from the prompt and its first token, and are forgotten before the first draft.
+    The answer follows from the prompt and its first token, and is dropped before the first draft.
     """
 
     lookahead: int
@@ -210,48 +210,48 @@ class LayeredTarget(NeuralTarget, Protocol):
     """A target whose own layers a drafter can run over a draft, on the keys and values of the committed text."""
 
     def check_layers(self, chosen: LayerChoice, kv_selection: KVSelection | None = None) -> None:
-        """Raises CompositionError where the target cannot draft with the chosen layers, on what a KV selection chooses.
+        """Raises CompositionError if the target cannot draft with the chosen layers and the KV selection.
 
-        A running session goes on. A quantized copy, where one is chosen, is made now. For a KV selection that reads
-        queries the target's memory keeps them from now on.
+        A running session goes on. A quantized copy, if one is chosen, is made now. For a KV selection that reads
+        queries, the target's memory keeps them from now on.
         """
 
     def run_layers(
         self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
     ) -> Mapping[str, Tensor]:
-        """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: `last`, and `layer.K`.
+        """The features [B, F, D] of draft nodes [B, F] by the chosen layers alone: `last`, and `layer.K`.
 
-        K is `chosen.whole - 1`, the last layer that none was left out before. The tree is a frontier's: its first is
-        the root alone, and a node's parent ran before. `score` does not run the first `chosen.whole` layers again over
-        nodes that they ran over here, by their paths.
+        K is `chosen.whole - 1`, the last layer before the first incomplete one. The tree is a frontier's: the first
+        frontier is the root alone, and a node's parent ran before it. `score` does not run the first `chosen.whole`
+        layers again over nodes that they ran over here, matched by path.
 
-        With chosen `slots` the nodes see these of the committed ones alone, and their own paths. There is `last` alone
-        then. What is written for the nodes then, or by a quantized copy, serves this draft only: `score` runs all
-        layers over them.
+        With chosen `slots` the nodes see only these committed slots and their own paths, and the only feature is
+        `last`. Keys and values written then, or by a quantized copy, serve this draft only: `score` runs all layers
+        over the nodes.
         """
 
     def memory(self) -> CommittedMemory:
-        """The keys and values of what the running session has committed."""
+        """The keys and values of the running session's committed tokens."""
 
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
-        """The feature `last` [B, W, D] of each row's last W processed tokens [B, W], when the chosen layers alone run.
+        """The feature `last` [B, W, D] of each row's last W processed tokens [B, W], by the chosen layers alone.
 
-        These are the committed tokens before the root. The first one sees the whole target's entries of the tokens
-        before it, each later one also these layers' entries of the tokens between. It is called between a commit and
-        the next draft, and leaves no trace. The outputs of rows with fewer tokens are undefined there.
+        These are the committed tokens before the root. The first one sees the whole target's entries of earlier
+        tokens; each later one also sees these layers' entries of the tokens in between. It is called between a commit
+        and the next draft, and changes no state. Outputs beyond a shorter row's tokens are undefined.
         """
 
     def norm(self, features: Tensor) -> Tensor:
-        """The tap `last` of a decoder that ends with a layer of these features, [..., D] -> [..., D].
+        """Applies the final norm to a layer's features, as if the decoder ended there: [..., D] -> [..., D].
 
-        Raises CompositionError for a target whose earlier layers cannot be read in this way.
+        The result is read as the tap `last`. Raises CompositionError if earlier layers cannot be read in this way.
         """
 
 
 def reader_of(drafter: Drafter) -> Callable[[], LayeredTarget] | None:
     """The method `as_target` of a drafter whose model can read texts as a target does; None for any other.
 
-    It returns the model as a target of its own state, whose memory has queries where its attention shows them.
+    It returns the model as a target with its own state, whose memory has queries if its attention exposes them.
     """
     return getattr(drafter, "as_target", None)
 
@@ -272,10 +272,10 @@ class ExitingModel(LanguageModelDrafter, Protocol):
         """
 
     def exit_after(self, exits: Sequence[int]) -> None:
-        """Prepares `expand_to` for these numbers of layers, ascending; between `bind` and `open`."""
+        """Prepares `expand_to` for these numbers of layers, ascending; called between `bind` and `open`."""
 
     def expand_to(self, frontier: Frontier, exit: int) -> Proposal:
-        """The logits after each frontier node by the first `exit` layers, one of those prepared or all: [B, F, 1, V].
+        """The logits after each frontier node by the first `exit` layers, a prepared number or all: [B, F, 1, V].
 
-        They are those of a model of these layers that has read the whole text.
+        They equal those of a model of these layers that has read the whole text.
         """

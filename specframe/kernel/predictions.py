@@ -14,7 +14,7 @@ Read = Callable[["Tensor"], "Tensor"]
 """A frozen LM head: hidden states [.., H] -> logits [.., v], each position by itself."""
 
 IMAGES = "images"
-"""The tap of what the first layer gets where a token stands for a part of an image, 0 elsewhere."""
+"""The tap of the first layer's inputs at tokens that stand for parts of an image, 0 elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class PairSpec:
     """Features that a neural drafter pairs with a token, and the use of its predictions.
 
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
-    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds`: a prediction replaces the features one level further down.
-    `side_by_side`: versions of a text may share one forward, separated by a mask. `given` are taps that stand after
-    `taps`, of inputs that no prediction replaces: training adds no noise to them.
+    target's features that it reads there, one or several concatenated. `imitates` is the tap that its predictions are
+    compared with in training; None: no tap. `feeds`: a prediction replaces the features one level further down.
+    `side_by_side`: versions of a text may share one forward pass, separated by a mask. `given` are further taps,
+    concatenated after `taps`, that no prediction replaces: training adds no noise to them.
     """
 
     taps: tuple[str, ...] = ("last",)
@@ -36,7 +36,7 @@ class PairSpec:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """All taps that it reads, in the order in which they stand side by side."""
+        """All taps that it reads, in the order of concatenation."""
         return *self.taps, *self.given
 
 
@@ -46,7 +46,7 @@ class Predicted:
 
     hidden: Tensor  # [B, n, K, H], the head's input
     features: Tensor | None = None  # [B, n, K, D], fed back, and compared with the imitated tap
-    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
+    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], of a drafter with its own LM heads
     confidence: Tensor | None = None  # [B, n, K], the network's own estimate that a level is accepted
 
     def last(self, count: int) -> Predicted:
@@ -62,14 +62,14 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts laid after a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
+    """Drafts appended to a batch of texts: a chain of `levels` tokens below each of K roots, stored level by level.
 
     The token `level` levels below root k stands at `length` + (level - 1) K + k. It sees the text up to its root, the
-    tokens above it in its own chain, and itself (`specframe.neural.visible_drafts`).
+    earlier tokens of its chain, and itself (`specframe.neural.visible_drafts`).
     """
 
     length: int  # L, of the texts
-    roots: Tensor  # [B, K] int64, where in the texts the last token before each draft stands
+    roots: Tensor  # [B, K] int64, positions in the texts of the last token before each draft
     levels: int
 
     @property
@@ -82,9 +82,9 @@ class Drafts:
 class Teacher:
     """The target's answers for a batch of training texts.
 
-    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold the needed values of the
-    others. With `drafts` these follow the texts in every tensor with a length, and the token after a position is no
-    longer always that of the next position: a loss or rollout that reads on along a text refuses them.
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` cover the other tokens.
+    `drafts` follow the texts along the length of every tensor, so the next position does not always hold the next
+    token: a loss or rollout that reads along a text refuses them.
     """
 
     tokens: Tensor  # [B, L] int64
@@ -150,11 +150,11 @@ class Student:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Predictions in several parts, each of whose logits are made when it is scored, because all would not fit.
+    """Predictions in parts that are computed and scored one by one, because all logits together would not fit.
 
-    Every part is a function that makes it; all have the same levels. A loss of all is the mean of the parts' losses,
-    each weighted by its masked predictions. With `weights` the parts are predictions of the same by several students,
-    such as the exits of one model, and a loss of all is the mean of theirs by these weights.
+    Each part is a function that computes it; all have the same levels. The total loss is the mean of the parts' losses,
+    weighted by their numbers of masked predictions. With `weights` the parts are the same predictions by several
+    students, such as the exits of one model, and the total loss is the mean by these weights.
     """
 
     parts: Sequence[Callable[[], Student]]
@@ -162,9 +162,9 @@ class Chunks:
 
 
 class LazyStudent(Student):
-    """A student that keeps what its frozen LM head reads, so that a loss can have the logits of a few predictions.
+    """A student that keeps the inputs of its frozen LM head, so that a loss can compute a few predictions' logits.
 
-    `logits` are those of all predictions, made when they are first read. A copy by `dataclasses.replace` has them.
+    `logits` are those of all predictions, computed at the first access. A copy by `dataclasses.replace` has them.
     """
 
     def __init__(
@@ -194,21 +194,21 @@ class LazyStudent(Student):
 
     @cached_property
     def argmax(self) -> Tensor:
-        """The most probable token: [B, M] int64. Logits that it makes are not kept."""
+        """The most probable token: [B, M] int64. Logits computed for it are not kept."""
         logits = self.logits if self.unread is None or self.hidden is None else self.unread(self.hidden.detach())
         best = logits.argmax(-1)
         return best if self.support is None else self.support[best]
 
     @property
     def unread(self) -> Read | None:
-        """The LM head, as long as the logits have not been made."""
+        """The LM head; None once the logits have been computed."""
         read: Read | None = None if "logits" in self.__dict__ else self.__dict__["read"]
         return read
 
     def part(self, chosen: Tensor, position: Tensor, hidden: Tensor) -> LazyStudent:
-        """Some predictions in one row, [1, m], given where they stand in their teacher and what the head reads there.
+        """Some predictions as one row, [1, m], given their positions in a teacher and the head's inputs there.
 
-        `chosen` are their numbers in [B M], int64 [m]; all of them count.
+        `chosen` are their indices in [B M], int64 [m]; all of them count.
         """
         levels = self.level[chosen % self.mask.shape[1]]
         features = None if self.features is None else self.features.flatten(0, 1)[chosen][None]
@@ -225,7 +225,7 @@ class LazyStudent(Student):
 
 
 class LazyTeacher(Teacher):
-    """A teacher that keeps the features of the tap `last`, of which the target's LM head makes logits where needed.
+    """A teacher that keeps the features of the tap `last`, and computes logits with the target's LM head on demand.
 
     A copy by `dataclasses.replace` has all logits.
     """
@@ -255,7 +255,7 @@ class LazyTeacher(Teacher):
         return logits
 
     def part(self, places: Tensor) -> LazyTeacher:
-        """Some positions of the texts in one row, [1, m], given their numbers in [B L], int64 [m]."""
+        """Some positions of the texts as one row, [1, m], given their indices in [B L], int64 [m]."""
 
         def take(values: Tensor) -> Tensor:
             return values.flatten(0, 1)[places][None]
@@ -275,5 +275,5 @@ class LazyTeacher(Teacher):
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """The logits in float32, or in float64 where they are."""
+    """The logits in float32, or unchanged if they are float64."""
     return logits if logits.element_size() == 8 else logits.float()

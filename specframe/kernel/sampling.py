@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class RandomSource(Protocol):
-    """The one door to randomness while decoding. B rows, one independent stream per row.
+    """The only source of random numbers while decoding: B rows, one independent stream per row.
 
-    A component draws only what it is about to use: in a certificate every element drawn forks the run.
+    A component draws only what it is about to use, since a certificate branches on every element drawn.
     """
 
     def categorical(self, probs: Tensor) -> Tensor:
         """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0."""
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
+        """One Bernoulli draw per probability: p [B, ...] in [0, 1] -> [B, ...] bool. Never True for p = 0."""
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
         """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
@@ -43,11 +43,11 @@ class Streams(Protocol):
 
     @property
     def position(self) -> RandomSource:
-        """The noise of a verifier that draws one token for each place of the text."""
+        """The noise of a verifier that draws one token for each position of the text."""
         ...
 
     def start(self, seeds: Sequence[int]) -> Self:
-        """The streams of new rows, which have not joined these yet."""
+        """The streams of new rows, not yet joined to these."""
         ...
 
     def join(self, new: Self) -> None:
@@ -68,7 +68,7 @@ class SamplingRule(Protocol):
 
     @property
     def processors(self) -> Sequence[object]:
-        """The rows' logits processors, which read logits over the whole vocabulary: without any, a part will do."""
+        """The rows' logits processors, which need logits over the whole vocabulary; without any, a part is enough."""
         ...
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
@@ -80,7 +80,7 @@ class SamplingRule(Protocol):
 
 
 class Laws(Protocol):
-    """The target's laws after the nodes of a draft, each made when it is asked for."""
+    """The target's laws after the nodes of a draft, each computed on demand."""
 
     @property
     def all(self) -> Tensor:
@@ -96,5 +96,5 @@ class Laws(Protocol):
     def features(self, tap: str) -> Tensor:
         """The target's features at the nodes, [B, N, D], of a tap that the verifier declares.
 
-        Raises KeyError for another tap, and for drafts of the root alone, where there is nothing to judge.
+        Raises KeyError for another tap, and for root-only drafts, where there is nothing to verify.
         """

@@ -17,7 +17,7 @@ class Continuations:
     match: int
     """Tokens of that suffix; 0 if none occurs."""
     tokens: list[list[int]]
-    """The tokens after its occurrences, or after an even share of them; none after the end of a text."""
+    """The tokens after its occurrences, or after an even selection of them; none past the end of a text."""
 
 
 class Store(Protocol):
@@ -28,18 +28,18 @@ class Store(Protocol):
         ...
 
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
-        """Finds up to `limit` continuations of `length` tokens at most of the longest suffix of `tail` that occurs."""
+        """Finds up to `limit` continuations of at most `length` tokens of the longest suffix of `tail` that occurs."""
         ...
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
-        """Adds texts, which later queries find. Raises InputError if they cannot be kept."""
+        """Adds texts for later queries. Raises InputError if they cannot be kept."""
         ...
 
 
 def continuation_of(drafter: Drafter) -> Callable[[Sequence[Sequence[int]]], list[list[int]]] | None:
-    """The method `continued` of a drafter that also copies after tokens that are drafted and not committed yet.
+    """The method `continued` of a drafter that can also copy after drafted tokens, before they are committed.
 
-    It returns the chains that the drafter would propose if each row's text went on by a path from below its root; []
-    for none.
+    Given a path below each row's root, it returns the chain that the drafter would propose after it; [] for none.
+    It is None for other drafters.
     """
     return getattr(drafter, "continued", None)

@@ -21,7 +21,7 @@ class Trainable(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """Module that is trained and saved: parameters of the drafter alone, nothing of the target."""
+        """Module that is trained and saved: the drafter's own parameters, none of the target's."""
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, which `weights: folder` loads again."""
@@ -29,7 +29,7 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class LanguageModelDrafter(Trainable, Protocol):
-    """A trainable drafter that is a language model: it reads tokens alone."""
+    """A trainable drafter that is a language model: it reads only tokens."""
 
     def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
         """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` lists the drafts they end in.
@@ -38,19 +38,19 @@ class LanguageModelDrafter(Trainable, Protocol):
         """
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-        """The texts [B, L] with samples of the drafter's own in place of the tokens from `start` [B] on, [B, L]."""
+        """The texts [B, L] with the drafter's own samples in place of the tokens from `start` [B] on, [B, L]."""
 
 
 @runtime_checkable
 class FeatureDrafter(Trainable, Protocol):
     """A trainable drafter that reads features, as rollouts unroll it along texts.
 
-    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
-    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
+    Entry i is (features i, token i + 1); the first of its `levels` predictions is of position i + `block`. Blocks of
+    `block` entries are counted back from the text's end; an entry sees its own block and all earlier ones.
 
-    A drafter whose draft's nodes have the target's own features, as those of the target's first layers have, has a
-    `block` of 0: it predicts from the feature of the very position, and a level of a draft is like any other. A chain
-    of it is right as long as its predictions along the text are.
+    A drafter whose draft nodes have the target's own features, such as those of its first layers, has a `block` of 0:
+    it predicts from the feature of the same position, and all levels of a draft are alike. Its chains are right if
+    its predictions along the text are.
     """
 
     spec: PairSpec  # the features it reads, and the use of its predictions
@@ -58,7 +58,7 @@ class FeatureDrafter(Trainable, Protocol):
     levels: int  # K
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Fuses the taps' features, side by side, into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
+        """Fuses the taps' concatenated features into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
 
     def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
@@ -76,8 +76,8 @@ class FeatureDrafter(Trainable, Protocol):
 class Loss(Protocol):
     """Loss that training minimises; several are summed by weight.
 
-    `rowwise = False`: it compares the rows of a batch. `detaches = True`: it weighs by the predictions, and no gradient
-    flows through the weights.
+    `rowwise = False`: it compares the rows of a batch. `detaches = True`: it has weights computed from the
+    predictions, and no gradient flows through them.
     """
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
@@ -85,30 +85,30 @@ class Loss(Protocol):
 
 
 class Rollout(Protocol):
-    """Way in which training unrolls a drafter. It may have the methods of `RolloutMethods`, too."""
+    """Way in which training unrolls a drafter. It may also have the methods of `RolloutMethods`."""
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end).
 
-        The teachers of validation are of the unchanged texts.
+        In validation the teachers are of the unchanged texts.
         """
 
 
 @dataclass(frozen=True)
 class RolloutMethods:
-    """Optional methods of a rollout, each under its name; None for one that it lacks."""
+    """Optional methods of a rollout, each under its name; None for a missing one."""
 
     begin: Callable[[int, int], None] | None
-    """Takes note of the step that comes now, of a total, from 0 on; before the rollout is called in it.
+    """Receives the number of the coming step, from 0 on, and their total, before the rollout is called in the step.
 
-    Such a rollout's behaviour depends on the step alone, so that runs resume.
+    The behaviour of such a rollout depends on the step alone, so that runs can resume.
     """
     rewrite: Callable[[Trainable, Tensor, Tensor], tuple[Tensor, Tensor]] | None
-    """The texts that the target teaches for this drafter instead of tokens [B, L], and which of their positions count,
-    given mask [B, L]."""
+    """Returns the texts that the target teaches for this drafter in place of tokens [B, L], and the mask of their
+    positions that count, given mask [B, L]."""
     ask: Callable[[NeuralTarget, Trainable, Tensor, Tensor], Teacher] | None
-    """The target's answers for this drafter, for example to its own drafts, given texts [B, L] and which of their
-    positions count, mask [B, L]."""
+    """Returns the target's answers for this drafter, for example to its own drafts, given texts [B, L] and the mask
+    [B, L] of their positions that count."""
 
     @classmethod
     def of(cls, rollout: Rollout | None) -> Self:
@@ -122,9 +122,9 @@ class RolloutMethods:
 
 
 def translation_of(drafter: object) -> Callable[[Teacher, Tensor], Teacher] | None:
-    """The method `translate` of a drafter around one of another vocabulary, its `drafter`, which learns in its place.
+    """The method `translate` of a wrapper whose `drafter` has another vocabulary and is trained in its place.
 
-    It makes of a teacher and `answers` [B, L] the same answers of the target in the drafter's tokens, a text for each
+    Given a teacher and `answers` [B, L], it returns the target's answers in the drafter's tokens, one text for each
     answer: a run of positions whose next token the target wrote. None for any other drafter.
     """
     return getattr(drafter, "translate", None) if hasattr(drafter, "drafter") else None
@@ -136,10 +136,10 @@ def learning_in(drafter: Any) -> Any:
 
 
 class Watcher(Protocol):
-    """Receives the events of a training run, in its main process: for logs, alerts, early looks."""
+    """Receives the events of a training run, in its main process: for logs, alerts and progress displays."""
 
     def start(self, done: int, total: int, note: str) -> None:
-        """Training begins, or goes on, after `done` of `total` steps."""
+        """Training starts or resumes after `done` of `total` steps."""
         ...
 
     def report(self, step: int, figures: Mapping[str, float]) -> None:

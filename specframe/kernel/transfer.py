@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def sent(values: Tensor, device: torch.device | None) -> Tensor:
-    """The host's tensor on the device, itself where that is None.
+    """Copies a host tensor to the device; returns the tensor itself for the CPU or None.
 
-    `values.to(device)` makes the host wait for a GPU, until all that it was asked before is done.
+    `values.to(device)` alone would make the host wait until a GPU has finished all earlier work.
     """
     if device is None or device.type == "cpu":
         return values
@@ -26,9 +26,9 @@ def sent(values: Tensor, device: torch.device | None) -> Tensor:
 
 
 def integers_like(tensor: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
-    """The rows, which are as long as each other, in the dtype int64 of a tensor and on its device: [B, N].
+    """The rows, all of one length, as int64 on the device of an int64 tensor: [B, N].
 
-    On a CPU they are copied as bytes, which takes less time when nothing is in the caches.
+    On a CPU they are copied as bytes, which is faster when caches are cold.
     """
     if not tensor.is_cpu:
         return numbers_like(tensor, rows)
@@ -41,14 +41,14 @@ def integers_like(tensor: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def numbers_like(tensor: Tensor, values: Any) -> Tensor:
-    """A tensor of these numbers, or lists of them, in the dtype and on the device of another."""
+    """A tensor of these numbers, or nested lists of them, in the dtype and on the device of another."""
     if tensor.is_cpu:
         return tensor.new_tensor(values)
     return sent(tensor.new_empty(0, device="cpu").new_tensor(values), tensor.device)
 
 
 def packed_like(like: Tensor, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Tensor:
-    """Tokens and parents of each row's `top` nodes as `TokenTree.unpack` takes them; shorter rows end in zeros."""
+    """Each row's `top` nodes, packed for `TokenTree.unpack`: [5, B, N] int64; shorter rows end in zeros."""
     width = max(map(len, tokens), default=1)
     tails = [[0] * (width - len(row)) for row in tokens]
     rows = [[*row, *tail] for part in (tokens, parents) for row, tail in zip(part, tails, strict=True)]
@@ -65,7 +65,7 @@ def depths_from(parents: Sequence[int]) -> list[int]:
 
 
 def seen_from(parents: Sequence[Sequence[int]]) -> bytearray:
-    """The nodes that each node sees, itself and those above it, of rows of parents [B, N]: bytes [B, N, N]."""
+    """The nodes that each node sees, itself and its ancestors, for parents [B, N]: bytes [B, N, N]."""
     if not parents:
         return bytearray()
     count = len(parents[0])

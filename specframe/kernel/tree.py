@@ -27,7 +27,7 @@ class Draw(IntEnum):
     WITHOUT_REPLACEMENT = 2
     """Drawn from q without the earlier siblings that were drawn this way from the same row of q, renormalised.
 
-    Siblings of another draw, or from another row, take nothing away. Siblings stand in draw order."""
+    Siblings of another draw, or from another row of q, remove nothing. Siblings stand in draw order."""
 
 
 ALL_DRAWS = frozenset(Draw)
@@ -37,15 +37,15 @@ ALL_DRAWS = frozenset(Draw)
 class TokenTree:
     """A draft: node 0 is the root, the last committed token; parents come before their children.
 
-    Sibling order is index order and means something: it is the order in which the verifier tries the
-    siblings. Nodes with `valid` False are padding; an invalid node never has valid children.
+    Siblings are ordered by index, which is the order in which the verifier tries them. Nodes with `valid`
+    False are padding; an invalid node never has valid children.
     """
 
     tokens: Tensor  # [B, N] int64
     parent: Tensor  # [B, N] int64; parent[:, 0] = -1, otherwise parent < own index
     valid: Tensor  # [B, N] bool
     draw: Tensor  # [B, N] int64, a Draw per node; the root's is meaningless
-    levels: int  # no node lies deeper than this, padding included (a host number: loops need no device read)
+    levels: int  # maximum depth of any node, padding included (a host number: loops need no host sync)
     q: Tensor | None = None  # [B, P, v] laws the sampled nodes were drawn from
     q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
     support: Tensor | None = None  # [v] int64, the tokens of q's columns; None: the whole vocabulary
@@ -84,7 +84,7 @@ class TokenTree:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """Nodes visible to each node, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
+        """Nodes visible to each node: [B, N, N] bool, [b, i, j] True if j is i or an ancestor of i."""
         if self.parent.is_cpu and len(self.parent):
             return ancestors_on_host(self.parent)
         return ancestors_of(self.parent, self.levels)
@@ -102,14 +102,14 @@ class TokenTree:
         return TokenTree.unpack(self.packed[:, rows], self.levels, q, self.support)
 
     def whole(self, vocab: int) -> TokenTree:
-        """The same tree with its laws over the whole vocabulary: q is [B, P, V], and there is no support."""
+        """Returns this tree with its laws over the whole vocabulary: q is [B, P, V], and there is no support."""
         if self.q is None or self.support is None:
             return self
         q = self.q.new_zeros(*self.q.shape[:2], vocab).index_copy_(2, self.support, self.q)
         return replace(self, q=q, support=None)
 
     def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
-        """Returns this tree with the nodes of another `top` tree below the same root, common prefixes being one node.
+        """Returns this tree with the nodes of another `top` tree below the same root; common prefixes are merged.
 
         This tree's nodes keep their indices; the new nodes of the other tree follow in its order, as long as a row has
         at most `nodes` of them, the root included. Sampled nodes are left as they are: nothing is merged into them,
@@ -123,7 +123,7 @@ class TokenTree:
         return _graft(self, leaves, chains, nodes)
 
     def only(self, nodes: Sequence[Sequence[int]]) -> TokenTree:
-        """The tree of these nodes of each row, with all above them; rows with fewer end in invalid nodes."""
+        """Returns the tree of these nodes of each row, given with all ancestors; shorter rows end in invalid nodes."""
         return _only(self, nodes)
 
     @classmethod
@@ -146,12 +146,12 @@ def ancestors_of(parent: Tensor, levels: int) -> Tensor:
 
 
 def depth_of(ancestors: Tensor) -> Tensor:
-    """`TokenTree.depth` of trees with ancestors [B, N, N], without a look from the host."""
+    """`TokenTree.depth` of trees with ancestors [B, N, N], without a host sync."""
     return ancestors.sum(-1) - 1
 
 
 def ancestors_on_host(parent: Tensor) -> Tensor:
-    """The same for parents [B, N], at least one row, on the host: it is done before a kernel would have begun."""
+    """`TokenTree.ancestors` for parents [B, N], B at least 1, on the host: faster than launching a kernel."""
     batch, count = parent.shape
     found = parent.new_zeros(batch, count, count).bool()
     found.numpy().data.cast("B")[:] = seen_from(parent.tolist())
@@ -159,7 +159,7 @@ def ancestors_on_host(parent: Tensor) -> Tensor:
 
 
 def depth_on_host(parent: Tensor) -> Tensor:
-    """`TokenTree.depth` for parents [B, N]."""
+    """`TokenTree.depth` for parents [B, N], on the host."""
     return numbers_like(parent, [depths_from(row) for row in parent.tolist()]).view(parent.shape)
 
 
@@ -205,17 +205,17 @@ def _only(tree: TokenTree, chosen_nodes: Sequence[Sequence[int]]) -> TokenTree:
 
 
 class _Row:
-    """One row of a tree, as nodes are added to it on the host."""
+    """One row of a tree while nodes are added to it on the host."""
 
     def __init__(self, known: dict[tuple[int, int], int], depths: list[int], most: int) -> None:
-        self._known = known  # (parent, token) -> the `top` node that is there
+        self._known = known  # (parent, token) -> existing `top` node
         self._most = most
         self.depths = depths
         self.width = len(depths)
         self.new: list[tuple[int, int]] = []  # the nodes that were added, (token, parent)
 
     def add(self, parent: int, token: int) -> int | None:
-        """The node's `top` child with this token, which is made where it is missing; None where there is no room."""
+        """Returns the parent's `top` child with this token, added if it is missing; None if there is no room."""
         found = self._known.get((parent, token))
         if found is None and len(self.new) < self._most:
             found = self._known[parent, token] = self.width + len(self.new)
@@ -225,7 +225,7 @@ class _Row:
 
 
 def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
-    """A tree's rows, each with room for as many nodes as it then has at most `nodes` valid ones."""
+    """A tree's rows, each of which may grow to at most `nodes` valid nodes."""
     valid, parents, tokens = tree.columns
     top = (tree.valid & (tree.draw == Draw.TOP)).tolist()
     rows = []
@@ -236,7 +236,7 @@ def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
 
 
 def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
-    """Returns this tree with the new nodes after each row's, where rows with fewer end invalid."""
+    """Returns the tree with each row's new nodes appended; shorter rows end in invalid nodes."""
     fresh = [row.new for row in rows]
     width = max(map(len, fresh), default=0)
     if not width:

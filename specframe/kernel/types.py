@@ -1,4 +1,4 @@
-"""The values that cross plugin borders: frozen, batch first, tensors all the way down."""
+"""The values exchanged with plugins: frozen dataclasses of tensors, batch first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KnownPrefix:
-    """The beginning of a text that a target has read in a row of a session, for rows of other texts that begin so."""
+    """The beginning of a text that a target has read in a session, for rows whose texts begin with it, too."""
 
     tokens: Sequence[int]
     memory: Tensor  # [2 * layers, H, L, D], from `CommittedMemory.copy`
@@ -45,8 +45,8 @@ class KnownPrefix:
 class Prompts:
     """The prompts of a batch, right-padded with 0.
 
-    `inputs` is what the target reads with the tokens, such as the pixels of images, by the names that it has for them:
-    nothing but the target looks into it.
+    `inputs` are tensors that the target reads with the tokens, such as the pixels of images, by the target's own names
+    for them; only the target uses them.
     """
 
     tokens: Tensor  # [B, L] int64
@@ -60,15 +60,15 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Scores:
-    """Output of one target forward for every node of a tree."""
+    """Output of one target forward pass for every node of a tree."""
 
-    logits: Tensor  # [B, N, V], raw; the law is made from them by Sampling alone
+    logits: Tensor  # [B, N, V], raw; only Sampling makes the law from them
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
 
 
 @dataclass(frozen=True)
 class GreedyScores:
-    """Scores of a target that finds the likeliest token after every node without logits."""
+    """Scores of a target that finds the argmax token after every node without logits."""
 
     best: Tensor  # [B, N] int64, the first token of the largest logit; -1 where that is not a number
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
@@ -77,7 +77,7 @@ class GreedyScores:
 
     @cached_property
     def logits(self) -> Tensor:
-        """The logits [B, N, V]: a pass of the LM head, once."""
+        """The logits [B, N, V], computed by the LM head at the first access."""
         return self.head()
 
     @property
@@ -141,11 +141,11 @@ class Cycle:
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """A beam search below the root, as data: the tree policy `dynamic` has its rules."""
+    """Settings of a beam search below the root; its rules are those of the tree policy `dynamic`."""
 
     depth: int
     width: int  # parents per level, and children per parent
-    nodes: int  # the most that a tree has, the root included
+    nodes: int  # the most nodes of a tree, the root included
     gain: float = 0.0  # a level that adds no more expected tokens than this is the last
     powers: tuple[float, ...] | None = None  # of the drafter's laws, level by level; None: they stay as they are
     costs: Costs | None = None  # None: everything pays
@@ -159,10 +159,10 @@ class Context:
     random: RandomSource
     costs: Costs | None = None  # times of forward passes; None: every node that may be drafted is worth it
     search: SearchBeam | None = None  # the drafter's own beam search; None: it is asked level by level
-    left: Sequence[int] = ()  # how many tokens each row may still be given; none: it is not known
+    left: Sequence[int] = ()  # tokens that each row may still generate; empty: not known
 
     def with_search(self, search: SearchBeam | None) -> Context:
-        """The same with another search."""
+        """Returns a copy with another search."""
         return Context(self.sampling, self.random, self.costs, search, self.left)
 
 
@@ -172,8 +172,8 @@ class Frontier:
 
     Contract: every frontier node is the root, or lies exactly K levels below a node expanded earlier in the same draft,
     where K is the number of levels of that proposal. The first frontier is the root alone. Node indices do not change
-    while a tree grows. Where a drafter promises `path_in_frontier`, a node's parent may stand before it in the same
-    frontier, and the first one begins with the root.
+    while a tree grows. If a drafter promises `path_in_frontier`, a node's parent may stand before it in the same
+    frontier, and the first frontier begins with the root.
     """
 
     tree: TokenTree
@@ -190,14 +190,14 @@ class Proposal:
     vocab: int | None = None  # V, the size of the whole vocabulary; needed with a support, where tokens are drawn
 
     def tokens(self, columns: Tensor) -> Tensor:
-        """The tokens that these columns of the logits stand for, [..] int64; -1 stays."""
+        """The tokens of these columns of the logits, [..] int64; -1 stays."""
         if self.support is None:
             return columns
         return self.support[columns].where(columns >= 0, columns)
 
     @property
     def whole(self) -> Proposal:
-        """The same with logits over the whole vocabulary, -inf outside the support, from which tokens are drawn.
+        """The proposal with logits over the whole vocabulary, -inf outside the support, for drawing tokens.
 
         Raises ValueError for a support without `vocab`.
         """
@@ -211,6 +211,6 @@ class Proposal:
 
 
 Expand = Callable[[Frontier], Proposal]
-"""A drafter's forward, as a tree policy calls it."""
+"""A drafter's forward pass, as a tree policy calls it."""
 SearchBeam = Callable[[BeamSearch, "Tensor"], tuple[TokenTree, int]]
 """A drafter's whole search below root [B]: the tree, and the number of forward passes that it took."""

@@ -1,4 +1,4 @@
-"""Decision of a verifier about a draft."""
+"""A verifier's verdict on a draft, on the device and on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HostVerdict:
 
     paths: list[list[int]]  # the nodes accepted, from level 1 down
     tokens: list[list[int]]  # the tokens committed, path then bonus
-    gaps: list[int | None] | None = None  # how many of them stand before one that had no mass; None: not looked at yet
+    gaps: list[int | None] | None = None  # tokens before the first without mass, or None; None for all: not checked
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Verdict:
 
     @classmethod
     def unpack(cls, packed: Tensor) -> Verdict:
-        """The verdict whose fields are views of [B, 2 (A + 1) + 3] int64, as `packed` has them."""
+        """The verdict whose fields are views of [B, 2 (A + 1) + 3] int64, in the layout of `packed`."""
         verdict = cls(packed.narrow(1, 1, packed.shape[1] // 2 - 2), packed.select(1, -3), packed.select(1, -1))
         object.__setattr__(verdict, "_packed", packed)
         return verdict
 
     @classmethod
     def of(cls, host: HostVerdict, tree: TokenTree) -> Verdict:
-        """The verdict on a tree that was found on the host, copied at once to the device of the tree."""
+        """A verdict computed on the host, copied once to the device of its tree."""
         verdict = cls.unpack(integers_like(tree.tokens, packed_rows(host, tree.levels)))
         object.__setattr__(verdict, "_host", host)
         return verdict
@@ -62,7 +62,7 @@ class Verdict:
         return from_root
 
     def packed(self, tree: TokenTree) -> Tensor:
-        """All of a verdict on a tree as one tensor, made by the first call: [B, 2 (A + 1) + 3] int64.
+        """The whole verdict on a tree as one tensor, made by the first call: [B, 2 (A + 1) + 3] int64.
 
         A row has the nodes that stay, the root first, -1 padded; the tokens committed, 0 padded; `length`, `count` and
         `bonus`.
@@ -84,7 +84,7 @@ class Verdict:
         return self.packed(tree).narrow(1, width, width)
 
     def to_host(self, tree: TokenTree) -> HostVerdict:
-        """The same on the host; the first call makes the one copy of a cycle."""
+        """The verdict on the host; the first call makes the only copy of a cycle."""
         if self._host is not None:
             return self._host
         width, host = self.path.shape[1] + 1, HostVerdict([], [])
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def packed_rows(host: HostVerdict, levels: int) -> list[Sequence[int]]:
-    """The rows of `Verdict.packed`, of a verdict on trees of that many levels."""
+    """The rows of `Verdict.packed`, of a verdict on trees of `levels` levels."""
     rows = list[Sequence[int]]()
     for path, tokens in zip(host.paths, host.tokens, strict=True):
         tail = levels - len(path)

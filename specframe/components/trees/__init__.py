@@ -1,1 +1,1 @@
-"""Tree policies: which nodes a draft has."""
+"""Tree policies: they choose the nodes of a draft tree."""

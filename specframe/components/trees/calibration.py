@@ -1,10 +1,10 @@
-"""The calibration of a drafter: its law, sharpened level by level until it is the law of the target's tokens.
+"""Calibration of a drafter: per level, a power of its law that fits the target's tokens.
 
-A drafter's probabilities are those of temperature 1, and it may think too much or too little of itself. A tree that
-adds them up needs the probability that a node is *accepted*. Both faults are mended by one number a level: the power to
-which the law is raised before it is made to sum to one again, the temperature scaling of Guo et al. (2017). Above 1 it
-sharpens, as greedy decoding needs, which takes the likeliest token for sure; below 1 it flattens a boastful drafter.
-Siblings keep their order, and their probabilities never add up to more than one.
+A drafter's probabilities are computed at temperature 1 and may be over- or underconfident. A tree policy that
+adds them up needs the probability that a node is *accepted*. One number per level corrects for both: the power to
+which the law is raised before it is renormalised, the temperature scaling of Guo et al. (2017). A power above 1
+sharpens the law, as greedy decoding needs, which always takes the likeliest token; a power below 1 flattens the law
+of an overconfident drafter. Siblings keep their order, and their probabilities sum to at most one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Calibration:
     powers: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises InputError where there is no power, or one that is not above 0."""
+        """Raises InputError if there is no power, or one that is not positive."""
         if not self.powers or not all(0 < power < math.inf for power in self.powers):
             raise InputError("a calibration is a list of powers, one per level, all of them above 0")
 
@@ -39,13 +39,13 @@ class Calibration:
         return self.powers[min(level, len(self.powers) - 1)]
 
     def sharpen(self, logits: Tensor, level: int) -> Tensor:
-        """The logits [..., K, V] of K levels, from `level` on, for laws raised to their powers."""
+        """The logits [..., K, V] of K levels, from `level` on, multiplied by the powers of their levels."""
         rows = logits.unbind(-2)
         return torch.stack([row * self.power(level + offset) for offset, row in enumerate(rows)], -2)
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The calibration in a JSON file of `specframe profile`. Raises InputError where there is none."""
+    """The calibration in a JSON file of `specframe profile`. Raises InputError if there is none."""
     try:
         return Calibration(tuple(map(float, json.loads(path.read_text(encoding="utf-8"))["calibration"])))
     except OSError as error:
@@ -55,11 +55,11 @@ def read_calibration(path: Path) -> Calibration:
 
 
 class Fit:
-    """The calibration by maximum likelihood, from the target's tokens where the drafter had proposed.
+    """Maximum-likelihood calibration from the target's tokens at nodes with drafter logits.
 
     The log-likelihood of a level is concave in its power. It is summed for the powers of `GRID` while decoding,
-    so nothing is kept but these sums, and its top is read off the parabola through the three best. A
-    normal prior on the logarithm of the power, as wide as a factor e, decides where next to nothing was seen.
+    so only these sums are stored; the maximum is taken from the parabola through the three best. A normal
+    prior on the logarithm of the power, with standard deviation 1, decides if there are very few tokens.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Fit:
     def add(self, logits: Tensor, tokens: Tensor, level: int) -> None:
         """Counts the target's tokens [M] at nodes where the drafter's logits were [M, V].
 
-        Those that the drafter rules out (a trimmed vocabulary's) carry no information on a power and are left out.
+        Tokens to which the drafter gives no probability (a trimmed vocabulary) carry no information and are skipped.
         """
         missing = level + 1 - len(self.seen)
         self.likelihood.extend(torch.zeros(len(GRID), dtype=torch.float64) for _ in range(missing))

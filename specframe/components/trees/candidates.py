@@ -1,4 +1,4 @@
-"""The candidates of a dynamic tree as numbers of the host, where a handful of them costs less than one kernel."""
+"""The candidates of a dynamic tree as Python numbers: a few of them cost less on the host than one kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe.neural.transfer import tensor_on
 
 
 class Candidates:
-    """One row's candidates, numbered in order of birth: 0 is the root, the beam's children come level by level."""
+    """Candidates of one batch row in order of creation: 0 is the root, then the beam's children level by level."""
 
     def __init__(self, root: int) -> None:
         self.tokens = [root]
@@ -22,7 +22,7 @@ class Candidates:
         self.values = [0.0]  # log-probabilities of the paths
         self.grown = [0]  # the beams of all levels, which are the growing tree's nodes
         self.ended = False
-        self._beam = {0: 0}  # and where the node of the last frontier that is it, or is above it, stands there
+        self._beam = {0: 0}  # node -> index of itself or its ancestor in the last frontier
         self._first = 0  # the first candidate of the newest level
 
     @property
@@ -31,11 +31,11 @@ class Candidates:
         return len(self._beam)
 
     def expanded(self) -> None:
-        """The beam is the frontier now."""
+        """Records that the beam is the frontier now."""
         self._beam = {candidate: place for place, candidate in enumerate(self._beam)}
 
     def add(self, gains: list[list[list[float]]], tokens: list[list[list[int]]], level: int) -> None:
-        """The beam's children, by the log-probabilities and tokens of a level of the proposal, [F][K][width]."""
+        """Adds the beam's children, from one level of a proposal's log-probabilities and tokens, [F][K][width]."""
         self._first = len(self.values)
         for parent, place in self._beam.items():
             value = -math.inf if self.ended else self.values[parent]
@@ -44,7 +44,7 @@ class Candidates:
             self.parents += [parent] * len(tokens[place][level])
 
     def choose(self, count: int) -> None:
-        """The newest level's best become the beam."""
+        """Makes the best `count` candidates of the newest level the beam."""
         best = self.best(count, self._first)
         self._beam = {candidate: self._beam[self.parents[candidate]] for candidate in best}
         self.grown += best
@@ -54,11 +54,11 @@ class Candidates:
         return sorted(range(first, len(self.values)), key=self.values.__getitem__, reverse=True)[:count]
 
     def newest(self, count: int) -> int:
-        """Returns how many of the best `count` candidates are of the newest level."""
+        """Number of candidates of the newest level among the best `count`."""
         return sum(candidate >= self._first for candidate in self.best(count))
 
     def reached(self, chosen: Sequence[int]) -> list[bool]:
-        """Returns which of these candidates have a probability."""
+        """Returns which of these candidates have a nonzero path probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]
 
     def chances(self, most: int) -> list[float]:
@@ -66,9 +66,9 @@ class Candidates:
         return [math.exp(self.values[candidate]) for candidate in self.best(most)[1:]]
 
     def promising(self, most: int, levels: int) -> float:
-        """Estimates how many more tokens `levels` further levels would bring, among the best `most` candidates.
+        """Estimate of the expected tokens that `levels` further levels would add among the best `most` candidates.
 
-        Each level is assumed to keep as much of the probability as the newest did.
+        Each level is assumed to keep the share of the probability that the newest level kept.
         """
         best = set(self.best(most))
         newest = range(self._first, len(self.values))
@@ -84,7 +84,7 @@ class Candidates:
 
 
 def tree_of(rows: Sequence[Candidates], chosen: Sequence[Sequence[int]], levels: int, like: Tensor) -> TokenTree:
-    """The tree of every row's chosen candidates, parents before their children, its tensors where `like` is."""
+    """The tree of each row's chosen candidates, parents before their children, on the device of `like`."""
     nodes = []
     for row, candidates in zip(rows, chosen, strict=True):
         place = {candidate: node for node, candidate in enumerate(candidates)}

@@ -1,4 +1,4 @@
-"""EAGLE-2's tree: the drafter's most probable paths under a budget, chosen anew in every cycle."""
+"""EAGLE-2's dynamic tree: the drafter's most probable paths within a node budget, chosen in every cycle."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class Dynamic:
     """The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).
 
     The best `width` nodes of a level become the parents of the next, with `width` children each; after `depth` levels
-    all candidates, the passed-over ones too, are ranked again and the best `nodes` stay. `nodes` does not count the
-    root, so a tree has `nodes` + 1 (fewer only where depth, width and vocabulary have no more candidates). A node's
-    value is the probability of its path under the raw logits, at temperature 1: the law's temperature and truncation do
-    not affect which nodes are worth scoring.
+    all candidates, including those that were not expanded, are ranked again and the best `nodes` stay. `nodes` does not
+    count the root, so a tree has `nodes` + 1 nodes (fewer only if depth, width and vocabulary yield fewer candidates).
+    A node's value is the probability of its path under the raw logits, at temperature 1: the temperature and truncation
+    of sampling do not affect which nodes are worth scoring.
 
-    Siblings stand most probable first. All nodes are `top`: the choice looks at the drafter's logits only.
+    Siblings are ordered by descending probability. All nodes are `top`: the choice depends on the drafter's logits.
 
-    Where a recipe has `run.costs`, a cycle drafts and scores as much of this as pays on the machine: a level is drafted
-    if it promises more tokens than decoding without drafts would give in the time of a drafter's forward pass, and the
-    most probable nodes are scored for as long as the next ones bring more than they cost. `nodes`, `depth` and `width`
-    are then the most there may be. Without, the size never changes. Where rows choose together and a pass takes the
-    time of real nodes alone, those of all rows compete (TETRIS, Wu et al. 2025): the most probable ones are scored.
+    If a recipe has `run.costs`, a cycle drafts and scores only what pays on the machine: a level is drafted if its
+    expected tokens exceed those of decoding without drafts in the time of a drafter's forward pass, and the most
+    probable nodes are scored as long as further nodes gain more than they cost. `nodes`, `depth` and `width` are then
+    upper limits. Without costs the size is constant. If rows choose together and the time of a pass depends on real
+    nodes alone, the nodes of all rows compete (TETRIS, Wu et al. 2025): the most probable ones are scored.
 
-    With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
-    of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which also
-    stops drafting once a level has added no more than a threshold to that number: `gain`.
+    With `width` as large as `nodes` the search is exhaustive: the tree has the largest expected number of accepted
+    tokens under the drafter's probabilities. That is OPT-Tree (Wang et al. 2024), which also stops drafting once a
+    level adds no more than a threshold, `gain`, to that number.
 
-    Those are not the probabilities that the target follows, least of all where it decodes greedily. A `calibration`,
-    measured by `specframe profile`, raises the drafter's laws to powers that make them so.
+    The drafter's probabilities differ from the acceptance rates, most of all under greedy decoding. A `calibration`,
+    measured by `specframe profile`, raises the drafter's laws to powers that correct for this.
 
     Options:
-        depth: how many levels to draft, at most
+        depth: the largest number of levels to draft
         width: parents per level, and children per parent
-        nodes: how many drafted tokens the target scores, the root not counted
-        gain: a level that adds no more expected tokens than this is the last; 0 drafts all levels
-        calibration: the powers of the drafter's laws by level, or the file of `specframe profile --out` that has them
+        nodes: number of drafted tokens that the target scores, without the root
+        gain: drafting ends after a level that adds no more expected tokens than this; 0 drafts all levels
+        calibration: the powers of the drafter's laws by level, or a file of `specframe profile --out` with them
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Dynamic:
         if gain < 0:
             raise InputError(f"a gain is a number of tokens of at least 0, got {gain}")
         self.depth = depth
-        self.width = min(width, nodes)  # after the best `nodes` of a level nothing can be among the best of all
+        self.width = min(width, nodes)  # only the best `nodes` of a level can be among the best of all
         self.gain = gain
         self.calibration: Calibration | None = None
         if calibration is not None:
@@ -77,7 +77,7 @@ class Dynamic:
         self.budget = min(nodes, self.width + (depth - 1) * self.width**2)
         self.nodes = self.budget + 1
         self.promise = Promise(frozenset({Draw.TOP}), self.nodes, depth)
-        self._planned: BeamSearch | None = None  # for the costs of the last cycle, most often those of the next
+        self._planned: BeamSearch | None = None  # for the last cycle's costs, which are usually the next one's, too
 
     def smaller(self) -> Dynamic:
         """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
@@ -86,7 +86,7 @@ class Dynamic:
         return Dynamic(depth=most[0], width=most[1], nodes=most[2], gain=self.gain, calibration=calibration)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: `nodes` nodes, or as many as pay by the context's costs."""
+        """The tree below root [B]: `nodes` nodes, or as many as pay under the context's costs."""
         if not root.is_cpu:
             return self.search(expand, root)
         if context.costs is not None and not context.costs.drafts_now():
@@ -101,7 +101,7 @@ class Dynamic:
         return tree
 
     def plan(self, costs: Costs | None = None) -> BeamSearch:
-        """The search as data."""
+        """Returns the parameters of the search, for drafters that run it themselves."""
         if self._planned is None or self._planned.costs is not costs:
             powers = None
             if self.calibration is not None:
@@ -110,9 +110,9 @@ class Dynamic:
         return self._planned
 
     def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
-        """Grows the tree of `search`, or as much of it as pays.
+        """The tree of `search`, or the part of it that pays.
 
-        The host reads every proposal, which costs nothing where the tensors are on the host already.
+        Copies every proposal to the host, which is free if the tensors are on the CPU.
         """
         rows = [Candidates(token) for token in root.tolist()]
         level, expected = 0, [1.0] * len(rows)
@@ -141,7 +141,7 @@ class Dynamic:
                     row.choose(width)
 
     def _end(self, rows: list[Candidates], costs: Costs, levels: int) -> None:
-        """Ends rows to which a further forward pass of the drafter, over `levels` levels, brings less than it costs."""
+        """Ends rows in which another forward pass of the drafter, over `levels` levels, gains less than it costs."""
         counts = self._counts(rows, costs)
         gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
         if costs.record is not None:
@@ -151,10 +151,10 @@ class Dynamic:
             row.ended = row.ended or gain <= costs.level + node
 
     def _width(self, rows: list[Candidates], costs: Costs | None) -> int:
-        """Returns the number of nodes of the newest level to go on from in each row.
+        """Number of nodes of the newest level to expand in each row.
 
-        Where rows differ in their nodes these are no more than are worth scoring in any of them: what is below others
-        is no more likely than they are.
+        With costs per row, it is the largest number of such nodes worth scoring in any row: descendants of the others
+        are no more likely than these nodes.
         """
         if costs is None or not costs.apart:
             return self.width
@@ -162,7 +162,7 @@ class Dynamic:
         return min(max(paying, 1), self.width)
 
     def _counts(self, rows: list[Candidates], costs: Costs | None) -> list[int]:
-        """Returns the number of each row's best candidates that are scored, the root counted too."""
+        """Number of candidates to score in each row, the root included."""
         if costs is None:
             return [self.nodes] * len(rows)
         return [1 + count for count in costs.counts([row.chances(self.nodes) for row in rows])]
@@ -180,17 +180,17 @@ class Dynamic:
         return draft if all(map(all, valid)) else replace(draft, valid=tensor_on(root.device, valid))
 
     def search(self, expand: Expand, root: Tensor) -> TokenTree:
-        """The tree below root [B], searched where root is, without a look from the host unless there is a `gain`.
+        """The tree below root [B], searched on the device of root, without host synchronisation unless `gain` is set.
 
-        The growing tree, the one that drafters see, holds the parents alone: the root, then every
-        level's beam. Candidate 0 is the root, the others are numbered in order of birth, so candidate c is a
-        child of the growing tree's node (c - 1) // width, and every parent has a smaller number than its children.
+        The growing tree, which drafters see, holds only the parents: the root, then each level's beam.
+        Candidate 0 is the root, the others are numbered in order of creation, so candidate c is a child of
+        the growing tree's node (c - 1) // width, and every parent has a smaller number than its children.
         """
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
         value = torch.zeros_like(beam, dtype=torch.float64)  # [B, W] log-probability of the beam's paths
         tokens, values = [root[:, None]], [value]
-        born = [torch.full_like(beam, -1), beam]  # none, then the candidate that each node of the growing tree is
+        born = [torch.full_like(beam, -1), beam]  # candidate number of each node of the growing tree, after a first -1
         total = 1
         expected: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
         ended: Tensor | None = None  # [B]
@@ -225,8 +225,8 @@ class Dynamic:
     def _children(self, proposal: Proposal, level: int) -> tuple[Tensor, Tensor]:
         """The most probable tokens of the proposed levels below `level`: log-probabilities and tokens.
 
-        [B, F, K, width] each, with at most the levels that are still missing. The law is that of
-        temperature 1, or the calibrated one, in float32 or better.
+        [B, F, K, width] each, where K is at most the number of missing levels. Computed at temperature 1
+        or with the calibration, in float32 or better.
         """
         logits = proposal.logits
         if logits.shape[2] > self.depth - level:
@@ -239,7 +239,7 @@ class Dynamic:
     def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
         """The tree of the root and the best candidates.
 
-        A parent's value and number are such that it is among them, and a value is at most the root's.
+        A parent has no smaller value and a smaller number than its children, so it is among the best if they are.
         """
         every = torch.cat(values, 1)
         chosen = _largest(every, self.nodes).sort().values  # [B, n]

@@ -1,4 +1,4 @@
-"""Fills a shape with tokens, for chains and fixed trees."""
+"""Fills the nodes of a given shape with tokens, for chains and fixed trees."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def fill(
 ) -> TokenTree:
     """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
 
-    A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
-    exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
+    A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an exhausted
+    law) leaves an invalid node with invalid children, so that the shape stays complete.
 
-    With `depth`, a number for each row, a row gets only its first `depth` levels, and the tree as many as the deepest
-    row; nothing random is drawn for the others, whose nodes are invalid there. A chain of the most probable tokens is a
-    beam search of width 1: a drafter that has one of its own does it in one call.
+    With `depth`, one number per row, a row gets only its first `depth` levels, and the tree as many as the deepest
+    row; below, the nodes of other rows are invalid and nothing is sampled for them. A chain of the most probable tokens
+    is a beam search of width 1: a drafter with a beam search builds it in one call.
     """
     if draw is Draw.TOP and shape.chain and context.search is not None:
         return _searched(context.search, [shape.depth] * len(root) if depth is None else depth, root)
@@ -66,7 +66,7 @@ def fill(
 
 
 def _searched(search: SearchBeam, depth: Sequence[int], root: Tensor) -> TokenTree:
-    """The chains of so many nodes below root [B], by the drafter's own search; shorter ones end in invalid nodes."""
+    """Chains of `depth` nodes per row below root [B], by the drafter's search; shorter ones end in invalid nodes."""
     deepest = max(depth)
     if deepest == 0:
         return TokenTree.root_only(root)
@@ -89,7 +89,7 @@ def _best(logits: Tensor, count: int) -> Tensor:
 def _add_best(
     growth: Growth, level: Level, ranked: Tensor, origin: Tensor | None, vocab: int, going: Tensor | None
 ) -> None:
-    """Appends a level of top choices, ranked [B, F, R] for every frontier node, to the rows that are `going`."""
+    """Appends a level of top choices, ranked [B, F, R] per frontier node, to the rows marked in `going`."""
     source = level.slot if origin is None else origin.index_select(0, level.slot)  # [C]
     tokens = ranked.flatten(1).index_select(1, source * ranked.shape[-1] + level.rank)  # [B, C]
     valid = tokens >= 0 if level.choices > vocab else None
@@ -104,7 +104,7 @@ def _add_sampled(
     context: Context,
     going: Tensor | None,
 ) -> None:
-    """Appends draws from the laws that logits [B, M, v] give a level's parents, to the rows that are `going`."""
+    """Appends draws from the laws of a level's parents, whose logits are [B, M, v], to the rows marked in `going`."""
     batch = len(proposal.logits)
     law = context.sampling.law(proposal.logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, v]
     q_rows = (level.slot + growth.record(law, proposal.support)).expand(batch, -1)  # [B, C]
@@ -123,7 +123,7 @@ def _add_sampled(
 
 
 def _both(valid: Tensor | None, going: Tensor | None, like: Tensor) -> Tensor | None:
-    """Combines both conditions, in the shape of `like` [B, C]; None where there is none."""
+    """Logical and of both masks, in the shape of `like` [B, C]; None if neither is given."""
     if going is None:
         return valid
     return going.expand_as(like) if valid is None else valid & going

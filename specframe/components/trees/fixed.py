@@ -1,4 +1,4 @@
-"""Trees of a given shape, the same in every cycle: a chain, and those of EAGLE-1, Medusa, Falcon and Sequoia."""
+"""Trees of one fixed shape: chains, and the static trees of EAGLE-1, Medusa, Falcon and Sequoia."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Chain:
     """One path of `depth` nodes, each the drafter's most probable token or a draw from its law.
 
     With `draw: iid` this is the draft of Leviathan et al. 2023 (algorithm 1) and Chen et al. 2023
-    (algorithm 2). An only child drawn without replacement is the same thing under another name.
+    (algorithm 2). For an only child, drawing without replacement is the same as `iid`.
 
     Options:
-        depth: how many tokens to draft
+                depth: number of tokens to draft
         draw: top (the most probable token) or iid (a draw from the drafter's law)
     """
 
@@ -41,21 +41,21 @@ class Chain:
 class Fixed:
     """A tree of a given shape; exactly one of `paths` and `widths` gives it.
 
-    `paths` lists every node below the root by its ranks, dotted: "0" is the root's first choice,
-    "0.2" the third choice below it (the form Medusa and EAGLE-1 publish their trees in). `widths`
+    `paths` lists every node below the root by the ranks on its path, dotted: "0" is the root's first choice,
+    "0.2" the third choice below it (the format of the trees published with Medusa and EAGLE-1). `widths`
     gives the number of children per node, level by level: [4, 2, 1] has 4 + 8 + 8 nodes.
 
-    With `draw: top` a rank counts from the parent's most probable token; with `iid` and
-    `without_replacement` it is the order of drawing, so no rank may be left out. Nodes come level by
-    level, siblings by rank, in whatever order the paths are written. A rank that does not exist (a
-    vocabulary or a truncated law smaller than the shape asks for) leaves an invalid node.
+    With `draw: top` ranks count from the parent's most probable token; with `iid` and
+    `without_replacement` they are the order of drawing, so no rank may be left out. Nodes are sorted by
+    level, then by rank, regardless of the order of the paths. A rank that does not exist (a vocabulary or
+    a truncated law smaller than the shape needs) leaves an invalid node.
 
     `widths` with `without_replacement` is RSD-C (Jeon et al. 2024), recursive speculative decoding with constant
     branching: its Gumbel top-k draws siblings one after the other. With `iid` it is SpecInfer's (Miao et al. 2024)
     sampled tree.
 
     Options:
-        paths: every node by its ranks, like "0.2"; quoted, as YAML would read a number
+        paths: every node by its ranks, like "0.2"; quoted, because YAML would parse a number
         widths: the number of children per node, level by level
         draw: top, iid or without_replacement
     """

@@ -1,4 +1,4 @@
-"""A tree as it grows: levels are appended, and the drafter's proposals below them are asked for a level at a time."""
+"""A growing tree: levels are appended, and the drafter's proposals below them are requested level by level."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from specframe.kernel.types import Draw, Expand, Frontier, Proposal, TokenTree
 
 
 class Growth:
-    """A tree that starts as its root and grows a level at a time.
+    """A tree that starts as a root and grows level by level.
 
-    Everything a policy appends keeps its index, so a drafter may hold state per node. `tree` is the
-    tree so far, ready for a `Frontier`, for `Sampling.law`, or as the finished draft.
+    Appended nodes keep their index, so a drafter may hold state per node. `tree` is the tree so far,
+    for a `Frontier`, for `Sampling.law`, or as the finished draft.
     """
 
     def __init__(self, root: Tensor) -> None:
@@ -26,9 +26,9 @@ class Growth:
         self._maybe_invalid = False
         self._tree: TokenTree | None = None
         self.size = 1
-        """Nodes so far: the index the next node will get."""
+        """Number of nodes so far, which is the index of the next node."""
         self.law_count = 0
-        """Rows of q so far: the row the next law will get."""
+        """Number of rows of q so far, which is the row of the next law."""
 
     @property
     def levels(self) -> int:
@@ -46,10 +46,10 @@ class Growth:
     ) -> None:
         """Appends a level: tokens [B, C] below nodes [B, C], siblings in the order they are to be tried.
 
-        `draw` is how they were drawn: one Draw for all of them, or int64 [C], one for each column. `valid`
-        [B, C] marks which of them are real; None: all. Below an invalid node everything is invalid in any
-        case, and an invalid node's token becomes 0. Sampled nodes come with the rows of q, [B, C], that
-        `record` gave the laws they were drawn from.
+        `draw` is one Draw for all nodes, or int64 [C] with one for each column. `valid` [B, C] marks the real
+        nodes; None: all. Descendants of an invalid node are always invalid, and the token of an invalid node
+        becomes 0. Sampled nodes need `q_rows` [B, C], the rows of q that `record` returned for the laws they
+        were drawn from.
         """
         if self._maybe_invalid:
             parent_validity = self._validity().gather(1, parents)  # [B, C]
@@ -66,9 +66,9 @@ class Growth:
         self._tree = None
 
     def record(self, law: Tensor, support: Tensor | None = None) -> int:
-        """Keeps the laws [B, M, v] that nodes are about to be drawn from; returns the first one's row.
+        """Stores laws [B, M, v] from which nodes will be drawn; returns the row of the first one.
 
-        Columns are the tokens of `support`, the same for all laws of a tree; None: the whole vocabulary.
+        Columns are the tokens of `support`, equal for all laws of a tree; None: the whole vocabulary.
         """
         first = self.law_count
         self._support = support
@@ -79,7 +79,7 @@ class Growth:
 
     @property
     def tree(self) -> TokenTree:
-        """The tree so far, as a value that later growth leaves alone."""
+        """A snapshot of the tree so far, unaffected by later growth."""
         if self._tree is None:
             self._tree = self._assemble()
         return self._tree
@@ -114,10 +114,10 @@ class Growth:
 
 
 class Forecast:
-    """The proposals below one beam after another, asked for a level at a time, over the whole vocabulary.
+    """The proposals below successive beams, requested level by level, over the whole vocabulary.
 
-    A drafter of K levels is called for every K-th beam; the levels between are read off its last proposal,
-    at the frontier node that stands above each beam node.
+    A drafter that proposes K levels is called for every K-th beam; the levels between come from its last
+    proposal, at the frontier node that is each beam node's ancestor.
     """
 
     def __init__(self, expand: Expand, growth: Growth) -> None:
@@ -130,8 +130,8 @@ class Forecast:
     def below(self, beam: Tensor, above: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, W, V] and confidence [B, W], or None, of the level below the beam's nodes [B, W].
 
-        `above` [B, W] is under which node of the last beam, by its place there, each node stands; None
-        at first.
+        `above` [B, W] is the index of each node's parent in the previous beam; None for the first
+        beam.
         """
         if self._proposal is None or self._level == self._proposal.logits.shape[2]:
             self._proposal = self._expand(Frontier(self._growth.tree, beam)).whole
@@ -150,9 +150,9 @@ class Forecast:
 
 
 def one_of(weights: Tensor, mass: Tensor) -> Tensor:
-    """Laws ready to draw from: weights [B, ..., V] over their sum, mass [B, ...]; where that is 0, index 0 for sure.
+    """Laws to draw from: weights [B, ..., V] divided by their sum, mass [B, ...]; where mass is 0, one-hot at index 0.
 
-    Unused draws are taken from a law of one option, so give them no mass: in a certificate a draw is a fork.
+    Give unused draws no mass, so that they have one option only: in a certificate every draw is a branch.
     """
     law = weights / mass.where(mass > 0, torch.inf).to(weights.dtype)[..., None]
     law[..., 0] += mass <= 0

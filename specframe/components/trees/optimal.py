@@ -1,13 +1,13 @@
-"""The best tree of a given size, from how often each choice was right when it was measured.
+"""The optimal tree of a given size, computed from measured acceptance rates of each choice.
 
-An acceptance table holds, row by row for the levels from 1 down, the probability that a node's first,
-second, third ... child is the one accepted, given that the node was. Its last row serves all deeper levels.
-A node of a tree is accepted with the product of the entries along its path, so a tree's expected number
+An acceptance table has one row per level from 1 on: the probabilities that a node's first, second,
+third ... child is accepted, given that the node was. The last row applies to all deeper levels.
+A node's acceptance probability is the product of the entries along its path, so a tree's expected number
 of accepted tokens is the sum of these products over its nodes.
 
-Where the target did not follow the drafter's first choice, the text is harder, and nodes below are accepted less often
-than below first choices. A second table, `off_path`, serves the nodes that have another choice than the first above
-them (its first row is never asked for). Without one the first table serves all nodes, as in the paper.
+If the target did not follow the drafter's first choice, the text is harder to predict, and acceptance below is lower
+than below first choices. A second table, `off_path`, applies to nodes with any other choice among their ancestors (its
+first row is unused). Without it the first table applies to all nodes, as in Sequoia.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Table = Sequence[Sequence[float]]
 
 
 def expected_tau(shape: Shape, acceptance: Table, off_path: Table = ()) -> float:
-    """Tokens committed per cycle with a tree of this shape, the bonus included, if acceptance is as in the tables."""
+    """Expected tokens committed per cycle with a tree of this shape, the bonus included, under these tables."""
 
     def share(path: Path, level: int) -> float:
         return _entry(off_path if off_path and any(path[:level]) else acceptance, level, path[level])
@@ -39,15 +39,15 @@ def expected_tau(shape: Shape, acceptance: Table, off_path: Table = ()) -> float
 def optimal_shape(acceptance: Table, nodes: int, depth: int, off_path: Table = ()) -> Shape:
     """The shape of at most `nodes` nodes below the root, on at most `depth` levels, with the largest expected tau.
 
-    Earlier siblings are never left out, as draws need. By Sequoia's dynamic program (Chen et al. 2024), one table
-    row per level; nodes that would never be accepted are not added. Time is depth * ranks * nodes^2.
+    No rank is skipped, as sampled draws require. Sequoia's dynamic program (Chen et al. 2024) with one table row per
+    level; nodes that would never be accepted are not added. Time is O(depth * ranks * nodes^2).
     Raises InputError for a table without a positive entry, entries outside [0, 1], or limits below 1.
     """
     _check(acceptance, nodes, off_path)
     if depth < 1:
         raise InputError(f"a tree needs a depth of at least 1, got {depth}")
     nothing = torch.zeros(nodes + 1, dtype=torch.float64)
-    on_path = off = nothing  # [n + 1] most tokens below a node, by nodes spent there
+    on_path = off = nothing  # [n + 1] most expected tokens below a node, by nodes spent there
     plans: list[tuple[list[list[int]], list[list[int]]]] = []  # by level: how many nodes go below and into each child
     for level in reversed(range(depth)):
         on, first = _best_children(_row(acceptance, level), on_path, off)
@@ -66,16 +66,16 @@ def optimal_shape(acceptance: Table, nodes: int, depth: int, off_path: Table = (
 
 
 def optimal_product_shape(acceptance: Table, nodes: int) -> Shape:
-    """The shape of at most `nodes` nodes below the root with the largest expected tau, ranks left out at will.
+    """The shape of at most `nodes` nodes below the root with the largest expected tau, which may skip ranks.
 
-    One level per row of the table, and no more. For `top` nodes, which may skip a rank: the nodes of the largest
-    products, taken one after the other. This greedy search is how Medusa's trees were made (Cai et al.
-    2024), and it is optimal because no node is worth more than its parent.
+    Has at most one level per row of the table. For `top` nodes, which may skip ranks: adds the nodes with the
+    largest products in turn. This greedy search was used for Medusa's trees (Cai et al. 2024), and it is
+    optimal because no node is worth more than its parent.
     Raises InputError for a table without a positive entry, or entries outside [0, 1].
     """
     _check(acceptance, nodes)
     ranked = [sorted(range(len(row)), key=row.__getitem__, reverse=True) for row in acceptance]
-    order = count()  # of equal products the first found
+    order = count()  # breaks ties of equal products: the first found wins
     heap: list[tuple[float, int, Path, float]] = []  # paths here are places in `ranked`; last, the parent's value
 
     def offer(parent: Path, value: float, place: int) -> None:
@@ -102,7 +102,7 @@ class Choice:
     shape: Shape
     tau: float
     seconds: float
-    """Seconds of a cycle, the drafter's forwards for all levels included."""
+    """Seconds per cycle, including the drafter's forward passes for all levels."""
 
     @property
     def rate(self) -> float:
@@ -119,11 +119,11 @@ def fastest_shape(
     block: int = 1,
     off_path: Table = (),
 ) -> Choice:
-    """The shape of the most tokens per second, of all sizes whose cost was measured and all depths to `depth`.
+    """The shape with the most tokens per second, over all sizes of measured cost and all depths up to `depth`.
 
-    `cycle_seconds` is the time of a cycle without the drafter's forwards, by the number of nodes, the root included;
-    `draft_seconds` is a drafter forward, which proposes `block` levels. Sequoia's hardware-aware choice (Chen et al.
-    2024).
+    `cycle_seconds` maps the number of nodes, the root included, to the time of a cycle without the drafter's forward
+    passes; `draft_seconds` is the time of one, which proposes `block` levels. Source: Sequoia's hardware-aware choice
+    (Chen et al. 2024).
     """
     choices = []
     for size, seconds in cycle_seconds.items():
@@ -137,9 +137,9 @@ def fastest_shape(
 
 
 def _best_children(row: Sequence[float], first: Tensor, others: Tensor) -> tuple[Tensor, list[list[int]]]:
-    """Returns the best gain of a node's children for every budget, [n + 1], and the nodes each child gets, by budget.
+    """Returns the best gain of a node's children for every budget, [n + 1], and each child's nodes per budget.
 
-    `first` [n + 1] is the gain below the first child for the nodes spent there, `others` below each of the others.
+    `first` [n + 1] is the gain below the first child by nodes spent there, `others` [n + 1] below any other child.
     """
     size = len(first)
     budget = torch.arange(size)

@@ -16,18 +16,18 @@ WrapSearch = Callable[[SearchBeam], SearchBeam | None]
 
 
 def watched(drafter: Drafter, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:
-    """A copy of a drafter that builds its own tree, by its method `watched`; any other drafter as it is.
+    """A copy, by its method `watched`, of a drafter that builds its own tree; any other drafter unchanged.
 
-    Forward passes that such a drafter asks itself for go through `wrap` then, and whole searches through `wrap_search`.
+    The forward passes of such a drafter's own tree then go through `wrap`, and whole searches through `wrap_search`.
     """
     copied: Callable[[WrapExpand, WrapSearch | None], Drafter] | None = getattr(drafter, "watched", None)
     return drafter if copied is None else copied(wrap, wrap_search)
 
 
 class WatchedTree:
-    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy.
+    """A tree policy whose drafter's forward passes go through `wrap`; otherwise it behaves as the policy.
 
-    Whole searches of a drafter's own go through `wrap_search`; without it, the drafter is asked level by level.
+    A drafter's own whole searches go through `wrap_search`; without it, the drafter is called level by level.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class WatchedTree:
         self._wrap = wrap
         self._wrap_search = wrap_search
         self.promise = policy.promise
-        if isinstance(policy, Observer):  # then so is this
+        if isinstance(policy, Observer):  # then this is an Observer, too
             self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
@@ -53,7 +53,7 @@ class WatchedTree:
 
 
 class RecordingTree(WatchedTree):
-    """A tree policy whose drafter's proposals are noted."""
+    """A tree policy that records its drafter's proposals."""
 
     def __init__(self, policy: TreePolicy) -> None:
         super().__init__(policy, self._noting)
@@ -77,7 +77,7 @@ class RecordingTree(WatchedTree):
 
 
 class Proposals:
-    """Proposals of a drafter for one row. Nodes are identified by their paths, the root's is empty."""
+    """Proposals of a drafter for one row. Nodes are identified by their paths; the root's path is empty."""
 
     def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
         self._levels: dict[Path, tuple[Proposal, int]] = {}  # path -> the proposal below it, and its place there
@@ -88,7 +88,7 @@ class Proposals:
                 self._levels[paths[node]] = proposal, place
 
     def logits_after(self, path: Path) -> Tensor | None:
-        """The logits [V] of the level below a path; None where it proposed nothing."""
+        """The logits [V] of the level below a path; None if the drafter proposed nothing there."""
         found = self._find(path)
         if found is None:
             return None
@@ -97,7 +97,7 @@ class Proposals:
         return replace(proposal, logits=part, confidence=None).whole.logits[0, 0, 0]
 
     def probabilities(self, path: Path, tokens: Sequence[int]) -> list[float | None]:
-        """The probabilities of tokens below a path, at temperature 1; None where the drafter has no logit for it."""
+        """The probabilities of tokens below a path, at temperature 1; None for tokens without a drafter logit."""
         found = self._find(path)
         if found is None:
             return [None] * len(tokens)
@@ -109,7 +109,7 @@ class Proposals:
         return [float(law[column[0]]) if column else None for column in columns]
 
     def _find(self, path: Path) -> tuple[Proposal, int, int] | None:
-        """The proposal, the place in it and its level that a path's children are from."""
+        """The proposal with a path's children, and their frontier index and level in it; None without one."""
         ancestor = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._levels), None)
         if ancestor is None:
             return None

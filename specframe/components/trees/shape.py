@@ -17,20 +17,20 @@ from specframe.kernel.types import Draw
 
 Path = tuple[int, ...]
 MOST_NODES = 8192
-"""Number of nodes from which trees are refused: their attention mask alone would have 67 million entries a row."""
+"""Trees with this many nodes or more are refused: the attention mask would have 67 million entries per row."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """The children that one level of nodes gets; everything about them but their tokens."""
+    """The children of one level of nodes, without their tokens, as index tensors."""
 
     parents: Tensor  # [M] nodes that have children, in index order
-    grandparent: Tensor  # [M] the place of each parent's own parent among the parents one level up
-    slot: Tensor  # [C] the place of each child's parent among `parents`
-    rank: Tensor  # [C] which of its parent's choices each child is
+    grandparent: Tensor  # [M] index of each parent's own parent among the parents one level up
+    slot: Tensor  # [C] index of each child's parent in `parents`
+    rank: Tensor  # [C] rank of each child among its parent's choices
     choices: int  # one more than the largest rank
-    groups: tuple[tuple[int, Tensor], ...]  # (number of children, places of the parents that have it)
-    order: Tensor  # [C] where each child stands when the groups' children are laid end to end
+    groups: tuple[tuple[int, Tensor], ...]  # (number of children, indices of the parents with that number)
+    order: Tensor  # [C] index of each child in the concatenation of the groups' children
 
     def to(self, device: torch.device) -> Level:
         """The level with its indices on a device."""
@@ -46,10 +46,10 @@ class Level:
 
 
 class Shape:
-    """The shape given by the paths of all nodes below the root, whatever their order.
+    """The shape given by the paths of all nodes below the root, in any order.
 
-    A path holds, level by level, which of its parent's choices to take: (0, 2) is the third choice
-    below the first. Nodes are numbered level by level, siblings by rank.
+    A path lists the rank of the choice at each level: (0, 2) is the third choice below the first.
+    Nodes are numbered level by level, siblings by rank.
     """
 
     def __init__(self, paths: Iterable[Sequence[int]]) -> None:
@@ -124,7 +124,7 @@ class Shape:
 
 
 def dotted(path: Sequence[int]) -> str:
-    """A path as recipes write it: (0, 2) is "0.2"."""
+    """A path in the format of recipes: (0, 2) is "0.2"."""
     return ".".join(map(str, path))
 
 

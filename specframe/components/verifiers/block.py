@@ -1,4 +1,4 @@
-"""Block verification: a chain judged as a whole, all positions at once."""
+"""Block verification: verifies all tokens of a chain jointly instead of one by one."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from specframe.kernel.types import TokenTree, Verdict
 
 
 class Block:
-    """Accepts the longest beginning of a chain that passes its own test, instead of stopping at the first failure.
+    """Accepts the longest prefix of a chain that passes its own test, instead of stopping at the first failure.
 
-    With P_i and q_i the target's and the drafter's law of token x_i, and r_i = min(1, r_(i-1) P_i(x_i) /
-    q_i(x_i)), r_0 = 1: the first i tokens pass with probability S_i / (S_i + 1 - r_i), where
-    S_i = sum [r_i P_(i+1) - q_(i+1)]+; all of them pass with r_g. The bonus is drawn from
-    [r_i P_(i+1) - q_(i+1)]+, after the whole chain from the target's law. It emits more than Recursive as
-    soon as a chain has two tokens, and never less.
+    Let P_i and q_i be the target's and the drafter's law of token x_i, and r_i = min(1, r_(i-1) P_i(x_i) /
+    q_i(x_i)), r_0 = 1. The first i of g tokens pass with probability S_i / (S_i + 1 - r_i), where
+    S_i = sum [r_i P_(i+1) - q_(i+1)]+; all g tokens pass with probability r_g. The bonus is drawn from
+    [r_i P_(i+1) - q_(i+1)]+, or from the target's law after the whole chain. The expected number of tokens is
+    never below that of Recursive, and above it for chains of two tokens or more.
 
-    A test passes with r_i at most, and that takes one entry of each law. So the longest beginning that passes with r_i
-    is drawn first, and only its S_i is summed up: it is kept with the probability that S_i leaves of r_i; otherwise the
-    next one is drawn. Each of these steps costs as much as one of Recursive, and a few are enough.
+    A prefix passes with probability at most r_i, which needs one entry of each law. The longest prefix that passes
+    with r_i is therefore drawn first, and only its S_i is computed: the prefix is kept with probability
+    S_i / (S_i + 1 - r_i) / r_i; otherwise the next shorter one is drawn. A step costs as much as one of Recursive.
 
-    A tree with siblings is verified by Traversal, the same rule for trees, and so is one without q: it is all `top`,
-    and there the rule is Match's. Needs exact laws and fresh noise.
+    Trees with siblings are verified by Traversal, which extends this rule to trees, and so are trees without q: all
+    their nodes are `top`, where the rule equals Match. Needs exact laws and fresh noise.
 
-    Source: block verification accelerates speculative decoding (Sun et al., 2024, arXiv 2403.10444,
+    Source: Block verification accelerates speculative decoding (Sun et al., 2024, arXiv 2403.10444,
     algorithm 2).
     """
 
@@ -55,9 +55,9 @@ class Block:
         return Verdict(*path_to(tree, node), bonus)
 
     def reach(self, tree: TokenTree, p: Tensor, record: Record) -> Tensor:
-        """r_0 .. r_g of chains, 0 where there is no node: [B, N]."""
+        """Returns r_0 .. r_g of each chain, 0 for padding: [B, N]."""
         ratio = ratios(tree, p, record)[:, 1:]
-        # A walk that is pushed back to 0 whenever it would rise above.
+        # A cumulative sum of logarithms, clipped at 0 after every step.
         walk = ratio.where(tree.valid[:, 1:], 0).log().cumsum(1)
         reach = (walk - walk.clamp(min=0).cummax(1).values).exp().to(p.dtype)
         return torch.nn.functional.pad(reach, (1, 0), value=1)

@@ -1,4 +1,4 @@
-"""The best acceptance rate that any rule can have, for comparison with a verifier's own rate."""
+"""The optimal acceptance rate over all verification rules, an upper bound for each verifier's rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw
 
 STEP, LOWEST, HIGHEST = 0.35, -28.0, 30.0
-"""The trapezoid rule over the logarithm of time: its step and widest range. Its error is below 1e-11."""
+"""Step and widest range of the trapezoid rule over the logarithm of time. The error is below 1e-11."""
 
 
 def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tensor:
@@ -19,13 +19,13 @@ def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tenso
 
     The siblings are drawn from q by `draw`: independently, without replacement, or as its most
     probable tokens. By max-flow and min-cut it is 1 + min over sets H of tokens of p(H) - Q(H), where
-    Q(H) is the probability that all siblings are in H. Of all sets, those that hold the tokens of smallest
-    p / q are enough, so it takes a sort and V values of Q. Where q has fewer tokens than there are
-    siblings without replacement, each of them is a sibling.
+    Q(H) is the probability that all siblings are in H. Only the sets of tokens with the smallest p / q can
+    attain the minimum, so a sort and V values of Q are enough. If q has fewer tokens than there are
+    siblings without replacement, every token of q is a sibling.
 
-    It bounds every verifier on a tree of one level; for deeper trees it holds node by node.
-    Takes O(V log V) a row; for k > 2 siblings without replacement about 100 k sweeps with logarithms.
-    Raises InputError for fewer than one sibling, or laws of different shapes.
+    The value bounds every verifier on a tree of one level; for deeper trees it holds node by node.
+    Takes O(V log V) per row; for k > 2 siblings without replacement about 100 k passes over the vocabulary
+    with logarithms. Raises InputError for fewer than one sibling, or laws of different shapes.
 
     Sources: SpecTr (Sun et al., 2023) for the transport problem; Hu et al. (2025), Towards optimal
     multi-draft speculative decoding, for its dual over prefixes.
@@ -49,8 +49,8 @@ def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tenso
 def greedy_acceptance(p: Tensor, q: Tensor, siblings: int) -> Tensor:
     """The optimal acceptance of one draw next to the siblings - 1 most probable tokens of q: [..., V] -> [...] float64.
 
-    The draw is from q without those tokens. It is p(top) + sum min(p, q') over the others, q' being the law
-    of the draw, and Recursive reaches it where the draw stands first.
+    The draw is from q without those tokens. The value is p(top) + sum min(p, q') over the others, where q' is the
+    law of the draw; Recursive attains it if the draw comes first.
 
     Source: Hu et al. (2025), Towards optimal multi-draft speculative decoding; SpecHub (Sun et al.,
     2024) for two siblings.
@@ -80,12 +80,12 @@ def _pair_within(q: Tensor, inside: Tensor) -> Tensor:
 
 
 def _all_within(q: Tensor, outside: Tensor, siblings: int) -> Tensor:
-    """The probability that any number of draws without replacement are among the first n tokens, for all n.
+    """The probability that all `siblings` draws without replacement are among the first n tokens, for all n.
 
-    Draws without replacement are the first tokens to ring when token i has a clock of rate q_i. With
-    c = q(outside), all of k ring before the first one outside with probability
+    Draws without replacement are the first arrivals when token i has an exponential clock of rate q_i. With
+    c = q(outside), k tokens inside arrive before the first one outside with probability
     1 - c * integral over t of e^-t * sum over j < k of e_j(expm1(q_i t)), e_j the elementary symmetric
-    polynomials of the tokens inside. All terms are positive: logarithms keep them in range.
+    polynomials of the tokens inside. All terms are positive, so their logarithms stay in range.
     """
     slowest = float(1 - q.topk(min(siblings - 1, q.shape[-1])).values.sum(-1).max())  # no term decays slower than this
     latest = min(HIGHEST, math.log(40 / max(slowest, 1e-12)))

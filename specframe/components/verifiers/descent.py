@@ -1,4 +1,4 @@
-"""The walk from the root down that rules share which judge several siblings together."""
+"""The top-down walk shared by the rules that judge several siblings jointly."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from specframe.sampling.lazy import AllLaws
 SURE = 0.999
 """The mass of one token above which siblings without replacement are judged one by one.
 
-The other tokens then share little more than rounding errors, and a pair has next to nothing to gain.
+Little more than rounding errors is left for the other tokens, so that judging a pair jointly gains almost nothing.
 """
 
 
 @dataclass(frozen=True)
 class Run:
-    """Siblings that were drawn side by side from one law, a run for each row; or a single sibling of any draw."""
+    """Consecutive siblings drawn from one law, or a single sibling of any draw; one run per batch row."""
 
     tokens: Tensor  # [B, N], of all nodes
     members: Tensor  # [B, N] bool
@@ -32,10 +32,10 @@ class Run:
 
 
 Judge = Callable[[Tensor, Tensor, Run], tuple[Tensor, Tensor]]
-"""Function of a rule on a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
+"""A rule for one run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
 
-q is the law of the run's first sibling. `chance` [B, N] is the probability of accepting each, given that the earlier
-ones in the run were rejected; `cover` [B, V] is subtracted from the remaining law when all of them are.
+`left` is the remaining target law, q the law of the run's first sibling. `chance` [B, N] is the acceptance probability
+of each sibling if the earlier ones in the run were rejected; `cover` [B, V] is subtracted from `left` if all are.
 """
 
 
@@ -47,12 +47,12 @@ def descend(
     longest: int,
     together: frozenset[Draw] = frozenset({Draw.IID}),
 ) -> Verdict:
-    """The path that `judge` accepts, from run to run of at most `longest` siblings, and a bonus from the rest.
+    """The path that `judge` accepts, in runs of at most `longest` siblings, and a bonus from the remaining law.
 
-    Siblings form a run when they stand side by side and were drawn in one of the ways `together` from the same row of
-    q; any other sibling is a run of its own, with its recorded law. A tree without q is all `top` and is left to Match.
-    The law is kept if in each run the accepted mass, token by token, and norm([left - cover]+) after a rejection add up
-    to `left`.
+    Consecutive siblings form a run if their draw is in `together` and they come from the same row of q; any other
+    sibling is a run by itself, with its recorded law. In a tree without q all nodes are `top`, and Match verifies it.
+    The output follows the target's law if in each run the accepted mass per token and the rejected mass times
+    norm([left - cover]+) add up to `left`.
     """
     if tree.q is None or tree.q_row is None:
         return Match().verify(tree, AllLaws(p), random)

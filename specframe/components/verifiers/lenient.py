@@ -1,4 +1,4 @@
-"""Rejection sampling that accepts more than the target's law allows: lossy, by a known bound."""
+"""Rejection sampling with lenience: lossy, with a known bound on each token's probability."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specframe.kernel.types import TokenTree, Verdict
 class Lenient:
     """`recursive` with lenience: a token is accepted with probability min(1, p / (l q)). Lossy.
 
-    The smaller l, the more is accepted, and the further is the output from the target's law. No token comes up with
-    more than 1 / l times its probability, of each position by itself. A token of probability 0 is never accepted, so
-    that at temperature 0 nothing changes. On refusal the token comes from norm([p - q]+), as without lenience, which
-    keeps nearer to the law than norm([p - l q]+) does. Siblings and `top` draws, whose q is one-hot, are judged as by
-    `recursive`.
+    A smaller l accepts more tokens and moves the output further from the target's law. At each single position no
+    token has more than 1 / l times its probability under the target. A token of probability 0 is never accepted, so
+    nothing changes at temperature 0. After a rejection the token is drawn from norm([p - q]+), as without lenience,
+    which stays closer to the target's law than norm([p - l q]+). Siblings and `top` draws, whose q is one-hot, are
+    judged as by `recursive`.
 
     Sources: Leviathan et al. (2023), Appendix A.5, where l is the lenience; DistillSpec (Zhou et al. 2023), where it
     is epsilon.
@@ -39,7 +39,7 @@ class Lenient:
         self.lenience = lenience
 
     def strict(self) -> Lenient:
-        """Lenience 1: `recursive`."""
+        """Returns the lossless rule, with lenience 1."""
         return Lenient(lenience=1.0)
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:

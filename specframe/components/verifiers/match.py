@@ -1,4 +1,4 @@
-"""The safe rule: draw the target's token, then go to the child that holds the same token, if there is one."""
+"""Token matching: draw the target's token, then continue at the child with that token, if there is one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from specframe.kernel.types import TokenTree, Verdict
 
 
 class Match:
-    """Draws y from the target's law at the node and goes to the child that is y; without one, y is the bonus.
+    """Draws y from the target's law at the node and goes to the child with token y; without one, y is the bonus.
 
-    The target's own draw is emitted, so the rule is exact for every tree, however it was built, and needs no q. For
-    trees of `top` draws no rule accepts more. Among children of the same token the first counts. At temperature 0 this
-    is greedy decoding.
+    The emitted token is the target's own draw, so the rule is exact for any tree and needs no q. For trees of `top`
+    draws no rule accepts more. If several children have the same token, the first is taken. At temperature 0 this is
+    greedy decoding.
 
     Source: token matching as in SpecInfer (Miao et al., 2024, section 4.3, "naive sampling").
     """
 
     lossless = True
     needs = Needs(by_position=True)
-    """Noise by position: one token is drawn for each place of the text, so the same seed gives the same text whatever
-    the drafter, the tree or the batch."""
+    """Noise by position: one token is drawn per position of the text, so a seed gives the same text for every drafter,
+    tree and batch."""
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus; the laws on the way are asked for, level by level."""
-        child = tree.parent.new_zeros(len(tree.parent))  # [B]; 0, the root, is no node's child and so stands for none
+        """The accepted path and the bonus; only the laws of nodes on the path are computed, level by level."""
+        child = tree.parent.new_zeros(len(tree.parent))  # [B]; 0, the root, is no node's child and stands for none
         law = laws.after(child)  # [B, V]
         vocab = law.shape[1]
         # One number holds a node's parent and its token; negative for the root and for padding.
@@ -35,7 +35,7 @@ class Match:
         bonus = random.categorical(law)  # [B]
         path: list[Tensor] = []
         for _ in range(tree.levels):
-            found = (child_of == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child that is y
+            found = (child_of == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child with token y
             child = found * (child > 0) if path else found
             path.append(child)
             if not child.any():

@@ -11,21 +11,21 @@ from specframe.kernel.types import Draw, TokenTree
 
 
 class Record:
-    """The laws that a tree's nodes were drawn from, over the whole vocabulary; each is made whole where it is read."""
+    """The laws that a tree's nodes were drawn from, expanded to the whole vocabulary when they are read."""
 
     def __init__(self, tree: TokenTree, vocab: int, dtype: torch.dtype) -> None:
-        """The laws of a tree whose sampled nodes have q and q_row, in a dtype."""
+        """Prepares the laws of a tree with q and q_row, in the given dtype."""
         assert tree.q is not None and tree.q_row is not None
         batch, rows, _ = tree.q.shape
         self._q, self._support = tree.q.flatten(0, 1), tree.support
         self._vocab, self._dtype = vocab, dtype
         first = torch.arange(0, batch * rows, rows, device=tree.q.device)[:, None]
         self.row = first + tree.q_row.clamp(0, rows - 1)
-        """The law of every node, [B, N] int64."""
+        """Row of each node's law in the flattened q, [B, N] int64."""
         self._tokens = tree.tokens.where(tree.valid, 0)
 
     def laws(self, rows: Tensor) -> Tensor:
-        """The laws of these rows, int64 [M]: [M, V], not shared with any other."""
+        """A copy of the laws of rows [M] int64: [M, V], free to be changed in place."""
         q = self._q.index_select(0, rows).to(self._dtype)
         if self._support is None:
             return q
@@ -33,7 +33,7 @@ class Record:
 
     @property
     def chances(self) -> Tensor:
-        """The probability of every node's token by its law as it was recorded: [B, N]."""
+        """The probability of each node's token under its recorded law: [B, N]."""
         if self._support is None:
             return self._q[self.row, self._tokens].to(self._dtype)
         found = self._tokens[..., None] == self._support  # [B, N, v]
@@ -43,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Slots and their laws, q times `weight`: one-hot where the weight is 0 (`top`)."""
+    """Child slots and their laws: q times `weight`, or one-hot where the weight is 0 (`top`)."""
 
     token: Tensor  # [M, 1]
     chance: Tensor  # [M, 1], the probability that the law gives the token; positive
@@ -65,7 +65,7 @@ class Drawn:
 
 
 class TreeSlots:
-    """The slots of a batch of trees; slots are numbered row * N + node."""
+    """Child slots of a batch of trees, numbered row * N + node."""
 
     def __init__(self, tree: TokenTree, record: Record) -> None:
         """The slots of a tree, drawn from the laws of its record."""
@@ -97,10 +97,10 @@ class TreeSlots:
 
 @dataclass(frozen=True)
 class Waves:
-    """All slots with siblings, level by level, and in a level first children first; nodes are row * N + node.
+    """All slots with siblings by level, and within a level by rank; nodes are numbered row * N + node.
 
-    Nodes with two children or more are numbered level by level, those with most children first, so that the j-th
-    children of a level belong to its first parents, however different the rows' trees are.
+    Nodes with two or more children are sorted by level, then by descending number of children. The j-th children
+    of a level therefore belong to a prefix of its parents, even if the rows' trees differ.
     """
 
     inner: Tensor  # [I] the nodes with two children or more
@@ -110,7 +110,7 @@ class Waves:
 
     @classmethod
     def of(cls, tree: TokenTree, rank: Tensor) -> Waves:
-        """The waves of a tree whose nodes are their parents' `rank`-th children, from 0: [B, N]."""
+        """The waves of a tree, given each node's rank among its siblings, from 0: [B, N]."""
         batch, count = tree.tokens.shape
         slot = tree.valid & (tree.parent >= 0)
         parent = tree.parent.clamp(min=0)

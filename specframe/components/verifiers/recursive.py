@@ -1,4 +1,4 @@
-"""The universal rule: siblings one after the other, each against the remainder of the target's law."""
+"""Recursive rejection sampling: judges siblings in turn, each against the remaining target law."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
 class Recursive:
-    """Recursive rejection sampling: accepts more than Match where siblings were sampled and their laws kept.
+    """Recursive rejection sampling: accepts more than Match if nodes were sampled and their laws are recorded.
 
     Slot x with recorded law Q is accepted with probability min(1, P(x) / Q(x)); on rejection P becomes norm([P - Q]+)
-    and the next sibling is tried; the remaining P at the last node gives the bonus. Q is one-hot for `top`, q for
-    `iid`, and for `without_replacement` q without the earlier siblings that were drawn that way from the same row of q,
-    renormalised. It is exact whenever the recorded law is the law of the token given path, earlier siblings and the
-    existence of the slot. A tree without q is all `top`; there the rule emits the same as Match, paths included, and
-    Match takes fewer steps.
+    and the next sibling is tried; the bonus is drawn from the remaining P at the last node. Q is one-hot for `top`, q
+    for `iid`, and for `without_replacement` q without the earlier siblings that were drawn that way from the same row
+    of q, renormalised. The rule is exact if the recorded law is the law of the token given its path, its earlier
+    siblings and the existence of the slot. A tree without q has only `top` nodes and is verified by Match, which gives
+    the same path and bonus in fewer steps.
 
     Sources: Leviathan et al. (2023) and Chen et al. (2023) for one slot, SpecInfer (Miao et al., 2024,
     algorithm 2) for independent siblings, recursive speculative decoding (Jeon et al., 2024, section 3)
@@ -41,8 +41,7 @@ class Recursive:
 def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, lenience: float = 1.0) -> Verdict:
     """The path accepted from the root down, and the bonus, given the target's law after every node, p [B, N, V].
 
-    A slot's recorded probability is multiplied by `lenience` before it is compared: below 1 more is accepted than the
-    law allows.
+    A slot's recorded probability is multiplied by `lenience` before the comparison; values below 1 make the rule lossy.
     """
     batch, count, vocab = p.shape
     laws = p.reshape(batch * count, vocab)
@@ -50,7 +49,7 @@ def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, 
     node = tried = length = torch.zeros_like(first)  # [B]
     path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
     left = laws.index_select(0, first)  # [B, V], the remaining law at `node`
-    # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
+    # Each row has its own node and slot, so its coin flips do not depend on how many other rows need.
     for _ in range(count - 1):
         slot, earlier = slots.after(node, tried)
         trying = slot > 0
@@ -71,7 +70,7 @@ def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, 
 
 
 class SiblingSlots:
-    """The slots of a batch of trees, asked for one per row at a time, with their recorded laws."""
+    """Child slots of a batch of trees with their recorded laws, read one slot per row at a time."""
 
     def __init__(self, tree: TokenTree, record: Record) -> None:
         """The slots of a tree, drawn from the laws of its record."""
@@ -104,7 +103,7 @@ class SiblingSlots:
 
 
 def residual(law: Tensor, q: Tensor) -> Tensor:
-    """norm([law - q]+), [B, V]; the law itself where rounding has left nothing."""
+    """norm([law - q]+), [B, V]; the law itself where rounding leaves no mass."""
     excess = (law - q).clamp(min=0)
     mass = excess.sum(-1, keepdim=True)
     return torch.where(mass > torch.finfo(law.dtype).tiny, excess / mass, law)

@@ -1,4 +1,4 @@
-"""The bottom-up rule: a node gets a second chance when nothing below it was accepted."""
+"""Traversal verification: a bottom-up rule that can still accept a node after all its descendants are rejected."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 class Traversal:
     """Traversal verification: emits more than Recursive from the same tree, because subtrees are tried first.
 
-    Let a be the probability with which a node must be accepted, given its token (the root: 1), and P the target's law
-    there. Slot x of law Q is entered with min(1, a P(x) / Q(x)). If nothing below it is accepted, [a P - Q]+ is left,
-    of mass S; normalised it is the new P, and a becomes S / (S + 1 - a). After the last slot the node itself is
-    accepted with the resulting a, and its bonus is drawn from P.
+    Let a be the acceptance probability of a node given its token (1 for the root), and P the target's law at the node.
+    A child x with law Q has acceptance probability min(1, a P(x) / Q(x)). If nothing in its subtree is accepted,
+    [a P - Q]+ remains, with mass S; P becomes its normalisation and a becomes S / (S + 1 - a). After the last child
+    the node itself is accepted with the resulting a, and its bonus is drawn from P.
 
-    Only acceptances are random. So the tree is judged first, level by level and sibling by sibling, and then one draw
-    over the nodes in post-order decides where the path ends. The last slot of a node is left out of this: its rejection
-    matters to the node itself alone, which without it is accepted with at most a. So the first node that passes with a
-    is drawn, and only the remainder after its last slot is summed up: the node is kept with probability S / (S + 1 - a)
-    relative to a; otherwise the next one is drawn, as in Block.
+    Only acceptances are random. All acceptance probabilities are computed first, level by level and sibling by sibling;
+    then one draw over the nodes in post-order decides where the path ends. A node's last child is left out of the first
+    step, as its rejection affects only the node itself, which can then only become less likely than a. The first node
+    that passes with a is drawn, and only the remainder after its last child is summed: the node is kept with
+    probability S / (S + 1 - a) relative to a; otherwise the next node is drawn, as in Block.
 
-    It costs some sweeps over the vocabulary for every drafted node that has siblings, wherever the path ends, and a few
+    Costs several passes over the vocabulary for every drafted node with siblings, wherever the path ends, and a few
     for each node that is drawn.
 
-    In addition to exact laws it needs fresh noise in every slot, also between branches; a tree policy's `exact`
-    promises both. A tree without q is all `top`: there the rule is Match's. On a chain it is Block's.
+    Needs exact laws and fresh noise in every slot, also across branches; a tree policy's `exact` promises both. For
+    trees without q, whose nodes are all `top`, the rule equals Match; for chains it equals Block.
 
-    Source: traversal verification for speculative tree decoding (Weng et al., 2025, arXiv 2505.12398).
+    Source: Traversal verification for speculative tree decoding (Weng et al., 2025, arXiv 2505.12398).
     """
 
     lossless = True
@@ -52,11 +52,11 @@ class Traversal:
         ratio = ratios(tree, p, recorded).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
         parent_index = (first[:, None] + tree.parent.clamp(min=0)).flatten()
-        level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
-        accept = p.new_zeros(batch * count)  # a of every node reached; 0 where there is none
+        level = tree.depth.where(waves.only, 0).flatten()  # 0 for slots with siblings
+        accept = p.new_zeros(batch * count)  # a of every node reached; 0 for the others
         accept[first] = 1
         after = p.flatten(0, 1)  # [B N, V]
-        left = after.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
+        left = after.index_select(0, waves.inner)  # [I, V], becomes a P of every node with two or more children
         for depth, (parents, siblings) in enumerate(waves.levels, start=1):
             accept = torch.where(level == depth, (accept[parent_index] * ratio).clamp(max=1), accept)
             nodes, rest = waves.inner[parents], left[parents]  # [M], [M, V], a view
@@ -64,7 +64,7 @@ class Traversal:
             for slots, going in zip(siblings, [*map(len, siblings[1:]), 0], strict=False):  # of the first parents
                 drawn = record.laws(slots)
                 accept[slots] = (rest[: len(slots)].gather(1, drawn.token) / drawn.chance)[:, 0].clamp(max=1)
-                nodes, rest = nodes[:going], rest[:going]  # the others' last slot was this
+                nodes, rest = nodes[:going], rest[:going]  # this was the last slot of the others
                 mass = drawn.first(going).subtract_from(rest)  # [going]
                 accept[nodes], scale = remaining(accept[nodes], mass)
                 rest /= scale[:, None]
@@ -92,8 +92,8 @@ def settle(
 ) -> tuple[Tensor, Tensor]:
     """Returns the last node of the path, and the bonus: [B], [B].
 
-    Nodes are tried in the order of `position` [B, N], the root last. accept [B, N] is a node's acceptance a when all of
-    its slots but the last have been rejected, and `scaled_law` then gives P for nodes [B]: [B, V]. laws [B * N, V] are
+    Nodes are tried in the order of `position` [B, N], the root last. `accept` [B, N] holds each node's a after all its
+    slots but the last are rejected; `scaled_law` maps nodes [B] to a P at that point, [B, V]. `laws` [B * N, V] are
     the target's.
     """
     batch, count = accept.shape
@@ -104,10 +104,10 @@ def settle(
     asked = torch.full_like(first, -1)  # [B], the position of the node that was drawn last
     undecided = torch.ones_like(first, dtype=torch.bool)
     node = bonus = torch.zeros_like(first)
-    # In a certificate a draw is a fork: a row that needs none draws from a law of one option.
+    # In a certificate every draw is a branch: a row that needs no draw gets a law with one option.
     sure = (torch.arange(laws.shape[1], device=laws.device) == 0).to(laws.dtype)
     root = (index == 0).to(accept.dtype)
-    while True:  # a row draws in its own steps, whatever its neighbours need
+    while True:  # each row has its own draws, independent of the other rows
         chance = torch.where(undecided[:, None], accept.where(position > asked[:, None], 0), root)
         node = last_accepted(chance, position, random).where(undecided, node)
         asked = position.gather(1, node[:, None])[:, 0]
@@ -128,7 +128,7 @@ def settle(
 
 
 def ratios(tree: TokenTree, p: Tensor, record: Record) -> Tensor:
-    """P(x) / Q(x) of every slot that was drawn from its row of q as it is, or is `top`: [B, N] float64."""
+    """P(x) / Q(x) of every slot drawn from its unchanged row of q, or `top`: [B, N] float64."""
     tokens = tree.tokens.where(tree.valid, 0)
     rows = torch.arange(len(tokens), device=p.device)[:, None]
     drawn = record.chances
@@ -146,15 +146,15 @@ def remaining(accept: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Tensor:
-    """The first node of all in order of `position` whose coin of probability `accept` comes up, [B, N] -> [B].
+    """The first node in the order of `position` whose coin flip of probability `accept` succeeds, [B, N] -> [B].
 
-    The root has the last position, and its coin always comes up.
+    The root has the last position, and its coin flip always succeeds.
     """
     order = position.argsort(1)
     chance = accept.double().gather(1, order)
     chance[:, -1] = 1
     before = torch.nn.functional.pad(1 - chance[:, :-1], (1, 0), value=1).cumprod(1)
-    # In index order, which padding after a row's nodes leaves alone: in a certificate rows follow scripts of options.
+    # In index order, which padding does not change: in a certificate each row follows a script of options.
     return random.categorical(torch.zeros_like(chance).scatter(1, order, chance * before))
 
 
@@ -166,7 +166,7 @@ def post_order(tree: TokenTree, earlier: Tensor) -> Tensor:
 
 
 def path_to(tree: TokenTree, node: Tensor) -> tuple[Tensor, Tensor]:
-    """The path from below the root to the nodes [B], as a Verdict has it, and its length: [B, A], [B]."""
+    """The path from below the root to the nodes [B], in the format of Verdict, and its length: [B, A], [B]."""
     ancestors = tree.ancestors.gather(1, node[:, None, None].expand_as(tree.ancestors[:, :1]))[:, 0]  # [B, N]
     level = (tree.depth - 1).where(ancestors & (tree.depth > 0), tree.levels)  # the last column takes the others
     index = torch.arange(tree.tokens.shape[1], device=node.device).expand_as(level)
@@ -175,6 +175,6 @@ def path_to(tree: TokenTree, node: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_bonus(left: Tensor, law: Tensor, random: RandomSource) -> Tensor:
-    """A draw from left [B, V], normalised, or from law where rounding has left nothing: [B]."""
+    """Draws from left [B, V], normalised, or from law where rounding leaves no mass: [B]."""
     mass = left.sum(-1, keepdim=True)
     return random.categorical(torch.where(mass > torch.finfo(left.dtype).tiny, left / mass, law))

@@ -1,1 +1,1 @@
-"""The engine: one session, its loop, its books and its clock."""
+"""The engine: one session, its loop, its statistics and its clock."""

@@ -1,4 +1,4 @@
-"""transformers' own `generate`, as the yardstick for speed and for the greedy output."""
+"""transformers' own `generate`, as the baseline of speed and of the greedy output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specframe.sampling.grammar import TextGrammar
 
 BEST = 16
-"""Number of the best tokens whose logits are examined for the effect of arithmetic."""
+"""Number of top tokens whose logits are compared to measure rounding noise."""
 
 
 def generate_with_transformers(
@@ -35,18 +35,18 @@ def generate_with_transformers(
     options: Mapping[str, Any] = MappingProxyType({}),
     grammar: TextGrammar | None = None,
 ) -> list[list[int]]:
-    """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
+    """The new tokens that `model.generate` gives each row, left-padded into one batch; ends of sequence are kept.
 
-    A row ends where the model's context does, which `generate` alone would decode past.
-    It decodes by the settings alone: a repetition penalty, for example, that only the model's own generation config
-    asks for is no part of the target's law. `options` are further arguments of `generate`;
-    `grammar` is the compiled one of the settings.
+    A row ends at the end of the model's context, past which `generate` alone would decode. Only the settings count:
+    a repetition penalty, for example, that only the model's generation config asks for is not part of the
+    target's law. `options` are further arguments of `generate`;
+    `grammar` is the settings' grammar, compiled.
     """
     ends = ends | frozenset(settings.stop_token_ids)
     width = max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
-    # `generate` fills gaps of a config from the model's: give it a twin that shares all but the config.
+    # `generate` fills in missing values from the model's config: give it a copy that shares all but the config.
     twin = copy.copy(model)
     rooms = [context(model.config.get_text_config()) - len(row) for row in rows]
     limit = min(settings.max_new_tokens, max(rooms))
@@ -59,9 +59,9 @@ def generate_with_transformers(
 
 
 def join_inputs(rows: Sequence[Sequence[int]], width: int) -> dict[str, Tensor]:
-    """The inputs of the images of prompts that are left-padded to a width, as one batch; none of texts.
+    """The image inputs of prompts that are left-padded to a width, as one batch; empty for texts.
 
-    Raises InputError for rows whose images do not make one batch.
+    Raises InputError for rows whose images cannot be batched.
     """
     given = [inputs_of(row) for row in rows]
     if any(inputs.keys() != given[0].keys() for inputs in given):
@@ -75,7 +75,7 @@ def join_inputs(rows: Sequence[Sequence[int]], width: int) -> dict[str, Tensor]:
 
 
 def _resized(name: str, values: Tensor, width: int, left: bool) -> Tensor:
-    """An input of one number a token, padded with 0 or cut to a width of tokens; others as they are."""
+    """An input with one number per token, padded with 0 or cut to a width of tokens; others unchanged."""
     if not name.endswith("type_ids"):
         return values
     missing = width - values.shape[1]
@@ -84,7 +84,7 @@ def _resized(name: str, values: Tensor, width: int, left: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class ByRow:
-    """A logits processor that applies each row's own ones to its text without the padding."""
+    """A logits processor that applies each row's own processors to its text without the padding."""
 
     processors: Sequence[Sequence[Processor]]
     padding: Sequence[int]
@@ -99,7 +99,7 @@ class ByRow:
 
 
 def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:
-    """The settings and ends of sequence as transformers' config; it asks for nothing else."""
+    """The settings and ends of sequence, and nothing else, as a generation config of transformers."""
     from transformers import GenerationConfig
 
     laws: dict[str, Any] = {}
@@ -136,13 +136,13 @@ class TextDivergence:
     ours: int | None
     theirs: int | None
     gap: float
-    """Distance between the target's logits for the two tokens there, in one plain forward."""
+    """Difference of the target's logits for the two tokens there, in one plain forward pass."""
     noise: float
-    """Difference of a logit there when the same text is computed in another way: see `measure_noise`."""
+    """Difference of a logit there between two ways of computing the same text: see `measure_noise`."""
 
     @property
     def tie(self) -> bool:
-        """True if the gap is within arithmetic noise: each of the two logits may be off by as much."""
+        """True if the gap is within rounding noise, by which each of the two logits may be off."""
         return self.gap <= 2 * self.noise
 
 
@@ -155,7 +155,7 @@ def find_divergences(
     settings: SamplingSettings,
     grammar: TextGrammar | None = None,
 ) -> list[TextDivergence]:
-    """The first divergence of every prompt whose two continuations differ, under the penalties of the settings."""
+    """The first divergence of every prompt whose two continuations differ, with logits penalised by the settings."""
     found = []
     for prompt, (row, mine, other) in enumerate(zip(rows, ours, theirs, strict=True)):
         if list(mine) == list(other):
@@ -180,7 +180,7 @@ def penalised(
     logits: Tensor,
     grammar: TextGrammar | None = None,
 ) -> Tensor:
-    """The logits [V] after a prompt and new tokens as the settings' grammar, biases and penalties move them."""
+    """The logits [V] after a prompt and new tokens, with the settings' grammar, biases and penalties applied."""
     text = torch.tensor([[*prompt, *tokens]], device=logits.device)
     for processor in settings.law(len(prompt), (), grammar).processors:
         logits = processor(text, logits[None])[0]
@@ -191,10 +191,10 @@ def penalised(
 def measure_noise(
     model: Any, tokens: Sequence[int], inputs: Mapping[str, Tensor] = MappingProxyType({})
 ) -> tuple[Tensor, float]:
-    """The logits after a text, perhaps with the inputs of its images, [V], and how far arithmetic moves them.
+    """The logits [V] after a text, perhaps with the inputs of its images, and their rounding noise.
 
-    The noise is the largest difference, among the best tokens, between the text in one forward and its last token in a
-    forward of its own, over the keys and values of the others; at least the spacing of the dtype at the best logit.
+    The noise is the largest difference, among the top tokens, between one forward pass over the text and a pass over
+    its last token alone with a KV cache of the others; at least the spacing of the dtype at the largest logit.
     """
     from specframe.neural.cache import cache_name
 

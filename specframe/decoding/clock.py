@@ -33,7 +33,7 @@ class Event(Protocol):
 class DeviceTimer:
     """Times the work of a device, not its enqueueing by the host: intervals between events in its queue.
 
-    Noting a stretch waits for nothing. `read` waits once, for the last of them, and events are used again.
+    Recording an interval does not wait. `read` waits once, for the last interval, and events are reused.
     """
 
     def __init__(self, make_event: Callable[[], Event], stream: Any = None) -> None:
@@ -54,14 +54,14 @@ class DeviceTimer:
         return event
 
     def note(self, name: str, start: Event) -> None:
-        """Ends the stretch that began at `start`, which is spent by it."""
+        """Ends the interval that began at `start`, whose event must not be used again."""
         self._noted.append((name, start, self.stamp()))
 
     def read(self) -> list[tuple[str, float]]:
-        """The names and seconds of the stretches noted since the last reading."""
+        """The names and seconds of the intervals recorded since the last reading."""
         if not self._noted:
             return []
-        self._noted[-1][2].synchronize()  # a queue is worked off in order: the others are past
+        self._noted[-1][2].synchronize()  # a queue runs in order: the others are done
         found = [(name, start.elapsed_time(end) / 1000) for name, start, end in self._noted]
         self._spare += [event for _, *events in self._noted for event in events]
         self._noted.clear()
@@ -69,17 +69,17 @@ class DeviceTimer:
 
 
 class Clock:
-    """Seconds and calls by name: the loop's phases, and inside them the forwards of the models.
+    """Seconds and calls by name: the loop's phases, and inside them the models' forward passes.
 
-    Phases are prefill, draft, score, verify and commit; forwards are `target` and `drafter`, booked for
-    cycles alone, not for the prefill. `cycles` is all the time between prefill and end.
+    Phases are prefill, draft, score, verify and commit; forward passes are `target` and `drafter`, recorded
+    for cycles alone, not for the prefill. `cycles` is all the time between prefill and end.
 
-    A drafter that works while the target scores is in no phase: its thread's time, the host's, is `overlap`, and what
-    the loop waits for it is `wait`. So the overhead has the latter in it, and not the former.
+    A drafter that works while the target scores is in no phase: the host time of its thread is `overlap`, and the time
+    that the loop waits for it is `wait`. So the overhead includes the latter, but not the former.
     """
 
     def __init__(self, device: DeviceTimer | None = None) -> None:
-        """A clock of the host's time, or of a device's: then seconds are right once it is settled."""
+        """A clock of the host's time, or of a device's, whose seconds are complete after `settle`."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: defaultdict[str, int] = defaultdict(int)
         self.running: str | None = None
@@ -90,7 +90,7 @@ class Clock:
 
     @classmethod
     def on(cls, device: torch.device | None) -> Self:
-        """The clock for work on a device: a CUDA device's own time, elsewhere the host's."""
+        """A clock for work on a device: a CUDA device's own time, otherwise the host's."""
         return cls(DeviceTimer.cuda(device) if device is not None and device.type == "cuda" else None)
 
     def phase(self, name: str) -> Span:
@@ -106,14 +106,14 @@ class Clock:
         self.calls[name] += 1
 
     def settle(self) -> None:
-        """Waits for a device's pending work and books its time; once a cycle is enough."""
+        """Waits for a device's pending work and adds its time; once per cycle is enough."""
         if self._device is not None:
             for name, seconds in self._device.read():
                 self.seconds[name] += seconds
 
     @property
     def cycles(self) -> float:
-        """Seconds spent in cycles, everything included but the prefill."""
+        """Seconds of the session outside the prefill."""
         return self.seconds["session"] - self.seconds["prefill"]
 
     @property
@@ -123,13 +123,13 @@ class Clock:
 
     @property
     def overhead(self) -> float:
-        """Time of cycles outside the forwards of target and drafter, as a share of the forwards."""
+        """Time of cycles outside the forward passes of target and drafter, as a share of these."""
         forwards = self.seconds["target"] + self.seconds["drafter"]
         return self.cycles / forwards - 1 if forwards else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each phase in the time of the cycles; `other` is outside all phases."""
+        """Share of each phase in the time of the cycles; `other` is the time outside all phases."""
         if self.cycles <= 0:
             return {}
         shares = {name: self.seconds[name] / self.cycles for name in PHASES}
@@ -144,7 +144,7 @@ class Clock:
 
 
 class Span:
-    """One timed stretch of a clock's phase; cheap enough to wrap every forward."""
+    """One timed interval of a clock's phase; cheap enough to wrap every forward pass."""
 
     __slots__ = ("clock", "name", "outer", "start")
 
@@ -153,7 +153,7 @@ class Span:
         self.name = name
 
     def __enter__(self) -> Span:
-        """Starts the stretch."""
+        """Starts the interval."""
         self.outer, self.clock.running = self.clock.running, self.name
         self.start = self.clock.stamp()
         return self
@@ -161,7 +161,7 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the stretch and books it."""
+        """Ends the interval and adds its time to the clock."""
         clock = self.clock
         clock.book(self.name, self.start)
         clock.running = self.outer

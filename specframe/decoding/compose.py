@@ -24,7 +24,7 @@ Section = str | Mapping[str, Any]
 """A component's name, or its recipe section: `{"use": "dynamic", "depth": 4}`."""
 
 METHODS = {"target": "score", "drafter": "propose", "tree": "grow", "verifier": "verify"}
-"""The method by which each kind of part is known."""
+"""The method that identifies each kind of part."""
 
 
 def compose(
@@ -38,13 +38,13 @@ def compose(
     tokenizer: Any = None,
     registry: Registry | None = None,
 ) -> Pipeline:
-    """The pipeline of these parts, each an object, a component's name or its recipe section as a mapping.
+    """Composes a pipeline of these parts, each an object, a component's name or its recipe section as a mapping.
 
     `target` is a model of transformers, a Target, a mapping, or the folder, Hub name or `zoo://` name of a model.
     `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the recipe's
     sections of these names. The parts are checked as a recipe's are, before anything is loaded.
 
-    Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and the errors of
+    Raises RecipeError with a list of all problems, MisfitError for parts that do not fit together, and the errors of
     loading the target.
     """
     if isinstance(target, nn.Module):
@@ -62,7 +62,7 @@ def compose(
     for name, value in settings.items():
         if isinstance(value, SamplingSettings | RunSettings):
             planned.settings[name] = value
-            planned.recipe.data[name] = dict(vars(value))  # such an object leaves nothing open
+            planned.recipe.data[name] = dict(vars(value))  # such an object sets every option
     pipeline = Pipeline.build(planned)
     return pipeline if tokenizer is None else replace(pipeline, tokenizer=tokenizer)
 
@@ -76,13 +76,13 @@ def decoder(
 ) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
 
-    The recipe's target section is ignored, but for `context`: the model at hand is the target, and its rows go on past
-    the config's `max_position_embeddings` where its rotary embedding does. All settings are those of the `generate`
-    call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
-    without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
-    drafter is built at the first call and kept for later ones. `watch` is called with every cycle, admissions excluded,
-    for figures such as `Acceptance`. Raises PluginError without specframe-transformers, which
-    `pip install "specframe[methods]"` brings.
+    The recipe's target section is ignored except for `context`: the model that generates is the target, and its rows
+    go on past the config's `max_position_embeddings` if its rotary embedding does. All settings are those of the
+    `generate` call; the seed is drawn from torch's generator, so `torch.manual_seed` sets it. A call returns the same
+    output as without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument).
+    The drafter is built at the first call and kept for later ones. `watch` is called with every cycle, admissions
+    excluded, for figures such as `Acceptance`. Raises PluginError without specframe-transformers, which
+    `pip install "specframe[methods]"` installs.
     """
     planned = plan(Recipe.read(recipe, overrides), registry or discover())
     make_loop: Callable[[Callable[[nn.Module], Pipeline], Callable[[Cycle], None] | None], Callable[..., Any]]
@@ -91,7 +91,7 @@ def decoder(
     def build(model: nn.Module) -> Pipeline:
         context = planned.parts["target"].options.get("context")
         target = HFTarget.from_model(model)
-        config = target.config  # past whose positions `generate` goes on
+        config = target.config  # `generate` goes on past its positions
         target.context = farthest(config) if context is None else choose_context(config, context)
         pipeline = Pipeline.build(planned, target)
         return replace(pipeline, sampling=SamplingSettings())
@@ -104,7 +104,7 @@ def _plain(section: Section) -> Any:
 
 
 def _require_part(kind: str, part: object) -> None:
-    """Raises RecipeError for an object that is no part of its kind, such as a class in the place of an object."""
+    """Raises RecipeError for an object that is not a part of this kind, such as a class in place of an object."""
     if isinstance(part, type) or not hasattr(part, METHODS[kind]):
         shown = f"the class {part.__name__}" if isinstance(part, type) else f"of the type {type(part).__name__}"
         raise RecipeError(

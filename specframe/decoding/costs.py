@@ -38,41 +38,41 @@ from specframe.sampling.laws import first_argmax
 log = logging.getLogger(__name__)
 
 EDITION = 11
-"""Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
+"""Version of the timing method, raised when it changes: results of earlier versions are ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-"""Nodes of the forward passes that are timed."""
+"""Numbers of nodes of the timed forward passes."""
 CONTEXT = 128
-"""Committed tokens after which they are timed."""
+"""Number of committed tokens after which they are timed."""
 LONGER = (1024, 4096, 8000)
-"""Further numbers of committed tokens, as far as the target's context goes, with fewer sizes and repeats."""
+"""Further numbers of committed tokens, within the target's context, timed with fewer sizes and repeats."""
 LONGER_SIZES = (1, 2, 4, 8, 16)
 ROUNDS = 3
-"""Times that all sizes are timed, one after the other: for seconds at a time a shared machine is faster than it stays,
-and small passes, which wait for its memory, gain more by that than large ones."""
+"""Rounds over all sizes: a shared machine is faster for seconds at a time, and small passes, which are bound by memory
+bandwidth, gain more by that than large ones."""
 PASSES, LONGER_PASSES = 4, 1
-"""Passes of a size that count in a round."""
+"""Timed passes of each size in a round."""
 SETTLING, LONGER_SETTLING = 0.1, 0.05
-"""Seconds of passes of a size that go before them: so long a processor may be slower after larger passes, and faster
-after smaller ones, than it stays."""
+"""Seconds of untimed passes of a size before the timed ones: for this long a processor may be slower after larger
+passes, and faster after smaller ones, than in the steady state."""
 FURTHER = ("draft_row", "row", "row_drafted", "read")
 """Times of further rows and of reading, which a file may leave out."""
 LARGEST = 2**30
 """Bytes of keys and values beyond which a number of committed tokens is not timed."""
 DRAFTED, RUNS, SHORT = 16, 3, 16
-"""Tokens that are decoded to time the drafter, how often, and the tokens of the prompt before them."""
+"""Tokens decoded to time the drafter, number of timed runs, and tokens of the short prompt."""
 MANY = 8
-"""Number of rows with which target and drafter are timed, besides one."""
+"""Number of rows with which target and drafter are timed, in addition to one."""
 BUSY, GLANCE = 20.0, 0.2
-"""Percentage of the processors' time that other programs take of a busy machine, and seconds of a look at it."""
+"""Percentage of processor time taken by other programs that makes a machine busy, and seconds of its measurement."""
 
 
 def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | None:
     """The costs that `run.costs` names. Raises InputError for a file without any.
 
-    `drafter` identifies the drafter, as a recipe's section does; None: it is known by its class.
+    `drafter` identifies the drafter, as a recipe's section does; None: its class identifies it.
 
-    They are for the rows decoded at the time, where a row's text does not depend on its drafts; otherwise for
-    `run.batch` rows, so that a row's random numbers do not depend on its neighbours.
+    They are for the current number of rows if a row's text does not depend on its drafts; otherwise for `run.batch`
+    rows, so that a row's random numbers do not depend on its neighbours.
     """
     if run.costs is None:
         return None
@@ -82,7 +82,7 @@ def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | 
 
 
 def read_costs(path: Path) -> Costs:
-    """The costs in a file of `specframe profile --out`, or one that was kept. Raises InputError for any other file."""
+    """The costs in a file of `specframe profile --out`, or in a cached one. Raises InputError for any other file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         longer = {int(tokens): _sizes(passes) for tokens, passes in found.get("longer", {}).items()}
@@ -109,12 +109,12 @@ def _with_longer(costs: Costs, longer: Mapping[int, Mapping[int, float]]) -> Cos
 
 
 def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
-    """The costs of forward passes of target and drafter on this machine, timed the first time and kept.
+    """The costs of forward passes of target and drafter on this machine, timed once and cached.
 
-    They are kept with fetched models and the native library, for the kind of model, drafter, processor and number of
-    threads. The target's are kept apart, too: with another drafter, that one alone is timed. Those of a busy machine
-    are timed again as soon as it is quiet. None where a tree's size is not chosen by costs: on an accelerator, and for
-    targets without a fingerprint.
+    They are stored in specframe's cache folder, by kind of model, drafter, processor and number of threads. The
+    target's are also stored separately, so that only a new drafter is timed. Times of a busy machine are taken again
+    once it is idle. None where costs do not decide a tree's size: on an accelerator, and for targets without a
+    fingerprint.
     """
     target = parts.target
     text = text_of(target)
@@ -139,17 +139,17 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
 
 
 class Machine:
-    """The machine as it is now; it is looked at once, when first asked for."""
+    """The state of the machine, measured once, at the first access."""
 
     @cached_property
     def busy(self) -> float:
-        """Percentage of the processors' time that other programs take; this one sleeps meanwhile."""
+        """Percentage of processor time that other programs take; the measurement sleeps for `GLANCE` seconds."""
         share: float = psutil.cpu_percent(GLANCE)
         return share
 
 
 def _cached_costs(note: Path, machine: Machine) -> Costs | None:
-    """The costs of a note; None where there is none, or it is not whole, or of a busy machine that is quiet now."""
+    """The costs in a cache file; None if it is missing or damaged, or was timed while the now idle machine was busy."""
     try:
         costs = read_costs(note)
         then = float(json.loads(note.read_text(encoding="utf-8")).get("busy", 0.0))
@@ -162,7 +162,7 @@ def _cached_costs(note: Path, machine: Machine) -> Costs | None:
 
 
 def _passes(target: Any, note: Path, machine: Machine) -> Costs:
-    """The costs of a target's forward passes, whichever drafter they were timed with first."""
+    """The costs of a target's forward passes, cached for all drafters."""
     if (cached := _cached_costs(note, machine)) is not None:
         return cached
     with alone(target):
@@ -179,7 +179,7 @@ def _passes(target: Any, note: Path, machine: Machine) -> Costs:
 
 
 def _keep(note: Path, costs: Costs, busy: float) -> None:
-    """Writes a note; where the cache cannot be written, only the next start is slower."""
+    """Writes a cache file; if the cache cannot be written, only the next start is slower."""
     with suppress(SpecframeError):
         longer = {tokens: dict(passes) for tokens, passes in costs.longer}
         times = {"cycle_seconds": dict(costs.passes), "longer": longer, "draft_seconds": costs.draft}
@@ -190,7 +190,7 @@ def _keep(note: Path, costs: Costs, busy: float) -> None:
 def time_forwards(target: Any, sizes: Iterable[int], rows: int = 1) -> dict[int, float]:
     """The seconds of a forward pass by number of nodes of each row, after texts of 128 tokens.
 
-    In a shorter context the text takes half of it.
+    With a shorter context the text takes half of it.
     """
     length = min(CONTEXT, target.context // 2)
     text = (torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size).repeat(rows, 1)
@@ -199,7 +199,7 @@ def time_forwards(target: Any, sizes: Iterable[int], rows: int = 1) -> dict[int,
 
 
 def time_longer(target: Any) -> dict[int, dict[int, float]]:
-    """The seconds after more tokens, of random keys and values: nothing is read; none where no row takes them."""
+    """The seconds after more committed tokens, by random keys and values without reading a text, where they fit."""
     found: dict[int, dict[int, float]] = {}
     for length in LONGER:
         if length + max(LONGER_SIZES) >= target.context:
@@ -211,7 +211,7 @@ def time_longer(target: Any) -> dict[int, dict[int, float]]:
 
 @torch.inference_mode()
 def _imagined(target: Any, length: int) -> Prompts:
-    """A prompt of so many tokens, of which all but the last are known, by keys and values that no text has."""
+    """A prompt of `length` tokens, all but the last of which have random keys and values as a known prefix."""
     text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
     target.open(1, 4)
     tree, scores = target.admit(Prompts(text[:, :1], torch.ones(1, dtype=torch.int64, device=target.device)))
@@ -228,10 +228,10 @@ def _imagined(target: Any, length: int) -> Prompts:
 
 @torch.inference_mode()
 def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, settling: float) -> dict[int, float]:
-    """The seconds of a forward pass after a prompt by number of nodes: the median of the rounds' fastest ones.
+    """The seconds of a forward pass after a prompt by number of nodes: the median of the rounds' minima.
 
-    In a round the passes of one size follow each other, as in decoding; sizes in turns, pass by pass, would seem to
-    cost nearly the same. Within it other programs make a pass slower, never faster.
+    In a round the passes of one size follow each other, as in decoding; alternating sizes would seem to cost nearly
+    the same. The minimum is taken since, within a round, other programs make a pass slower, never faster.
     """
     times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
     target.open(len(prompt.tokens), prompt.tokens.shape[1] + 1 + max(times))
@@ -250,7 +250,7 @@ def _timed(target: Any, prompt: Prompts, sizes: Iterable[int], passes: int, sett
 
 
 def _likeliest(target: Any, tree: TokenTree) -> torch.Tensor:
-    """The likeliest tokens after a tree's nodes, as a cycle of greedy decoding finds them."""
+    """The argmax tokens after a tree's nodes, as a cycle of greedy decoding finds them."""
     scores = text_of(target).choose(tree)
     return scores.best if isinstance(scores, GreedyScores) else first_argmax(scores.logits)
 
@@ -264,12 +264,12 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 def _draft_seconds(parts: Parts, rows: int, length: int) -> tuple[float, float]:
     """The seconds of a drafter's forward pass after prompts of that length, and of the passes of its first cycle.
 
-    0 where no tree policy asks for one. The first cycle reads the prompts; later ones differ in what is accepted.
+    Both are 0 if no tree policy is grown. The first cycle reads the prompts; later ones differ in what is accepted.
 
-    Several rows are timed with the small form of the tree: rows that choose together go on from few nodes.
+    Several rows are timed with the small form of the tree, since rows that choose together draft few nodes.
 
-    A drafter around others is timed by one of them: see `timed_in`. A drafter that learns from or remembers decoded
-    text is not run for it.
+    A wrapper of other drafters is timed by one of them: see `timed_in`. A drafter that learns from or remembers decoded
+    text is not timed.
     """
     target, (drafter, tree) = parts.target, timed_in(parts.drafter, parts.tree)
     if tree is None or isinstance(drafter, Observer):
@@ -293,5 +293,5 @@ def _draft_seconds(parts: Parts, rows: int, length: int) -> tuple[float, float]:
 
 
 def _digest(*parts: object) -> str:
-    """A file name for what the parts describe together."""
+    """A file name derived from a hash of the parts."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Prompts as a target reads them: token ids, and the inputs of the images among them."""
+"""Prompts as a target reads them: token ids, and the inputs of their images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
 
 Turn = Mapping[str, Any]
-"""A message of a conversation, `role` and `content`, with whatever else a chat template reads."""
+"""A message of a conversation: `role`, `content`, and any further values that a chat template reads."""
 Prompt = str | Sequence[int] | Sequence[Turn]
 """A text, its token ids, or a conversation, turn by turn."""
 FORMS = (
@@ -53,7 +53,7 @@ class SeenPrompt(Sequence[int]):
 
 
 def inputs_of(row: Sequence[int]) -> Mapping[str, Tensor]:
-    """The inputs that are read with an encoded prompt: none for a text."""
+    """The inputs that are read with an encoded prompt; empty for a text."""
     return row.inputs if isinstance(row, SeenPrompt) else {}
 
 
@@ -62,7 +62,7 @@ Key = tuple[tuple[int, ...], str]
 
 
 def key_of(row: Sequence[int]) -> Key:
-    """The key of an encoded prompt, by which the same tokens with another image are another prompt."""
+    """The key of an encoded prompt, which differs for equal tokens with another image."""
     hashed = sha256()
     for name, values in sorted(inputs_of(row).items()):
         hashed.update(f"{name} {values.shape}".encode() + values.contiguous().cpu().numpy().tobytes())
@@ -71,7 +71,7 @@ def key_of(row: Sequence[int]) -> Key:
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """The tokenizer of a target, and the processor of one that reads images."""
+    """Encodes prompts by a target's tokenizer, and by its processor if it reads images."""
 
     target: Target
     tokenizer: Any
@@ -81,7 +81,7 @@ class PromptEncoder:
     """Variables of the chat template, in every conversation."""
 
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
-        """The token ids of a prompt, its images in front of the text."""
+        """The token ids of a prompt, with its images before the text."""
         if images:
             self._processor()
         if is_chat(prompt):
@@ -177,7 +177,7 @@ def is_chat(prompt: Prompt) -> TypeGuard[Sequence[Turn]]:
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """The prompts, of which there may be one alone. Raises InputError where there is none."""
+    """The prompts as a list, which may be given as a single prompt. Raises InputError if there is none."""
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise InputError(f"{FORMS}; got {prompts!r:.60}")
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral | Mapping)):
@@ -195,9 +195,9 @@ def sole(prompt: Prompt | Sequence[Prompt]) -> Prompt:
 
 
 def images_of(images: Sequence[Image], prompts: int) -> list[list[Image]]:
-    """The images of each prompt: all of them for one prompt alone, else one a prompt, in order.
+    """The images of each prompt: a single prompt takes all; several prompts take one each, in order.
 
-    Raises InputError for a number of images that fits neither.
+    Raises InputError if several prompts have another number of images.
     """
     if isinstance(images, str | bytes) or not isinstance(images, Sequence):
         raise InputError(f"images stand in a list, such as [{images!r:.60}]")

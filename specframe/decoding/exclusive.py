@@ -1,4 +1,4 @@
-"""One caller at a time for each target: its state is that of one session."""
+"""Exclusive use of a target by one caller at a time, since its state is that of one session."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specframe.kernel.interfaces import Target
 class _Turn:
     lock: Lock = field(default_factory=Lock)
     guard: Lock = field(default_factory=Lock)
-    """Held while a session claims the target, or begins a cycle as the one that did."""
+    """Held while a session claims the target, or starts a cycle under its claim."""
     owner: int | None = None
     """The thread that decodes with the target."""
     active: int | None = None
-    """The thread in which a session's cycle or admission is going on."""
+    """The thread that runs a session's cycle or admission now."""
     session: ReferenceType[object] | None = None
     """The session whose rows the target holds; a weak reference, since a session holds its target."""
 
@@ -38,9 +38,9 @@ def _turn(target: Target) -> _Turn:
 
 @contextmanager
 def alone(target: Target) -> Iterator[None]:
-    """Holds the target inside the with block; other threads that want it wait.
+    """Locks the target within the with block; other threads wait for it.
 
-    Raises InputError in a thread that holds the target already: a listener that decodes with the target it listens to.
+    Raises InputError in a thread that already holds the target, as in a listener that decodes with the same target.
     """
     turn = _turn(target)
     if turn.owner == get_ident():
@@ -63,9 +63,9 @@ OPENED = (
 
 
 def claim(target: Target, session: object) -> None:
-    """Makes this the session whose rows the target holds; an earlier one is over.
+    """Makes this the session whose rows the target holds; an earlier session is over.
 
-    Raises InputError while another thread decodes with it.
+    Raises InputError while another thread decodes with the target.
     """
     turn = _turn(target)
     with turn.guard:
@@ -75,14 +75,14 @@ def claim(target: Target, session: object) -> None:
 
 
 def require_claim(target: Target, session: object) -> None:
-    """Raises InputError unless the session is the last that claimed the target."""
+    """Raises InputError unless this session was the last to claim the target."""
     holder = _turn(target).session
     if holder is None or holder() is not session:
         raise InputError(OPENED)
 
 
 class Claimed:
-    """A `with` block in which a session decodes with its target. Raises InputError where another session claimed it."""
+    """A `with` block in which a session decodes with its target. Raises InputError if another session claimed it."""
 
     def __init__(self, target: Target, session: object) -> None:
         self._target, self._session, self._turn = target, session, _turn(target)
@@ -94,5 +94,5 @@ class Claimed:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._turn.active = self._before
-        if isinstance(error, Exception):  # whatever it is, it may come from rows that another session has replaced
+        if isinstance(error, Exception):  # its cause may be that another session has replaced the rows
             require_claim(self._target, self._session)

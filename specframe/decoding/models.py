@@ -1,4 +1,4 @@
-"""Models in the place of recipes, and the generation settings that checkpoints bring."""
+"""Models given in place of recipes, and the generation settings of checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNTRAINED = "suffix-recycling"
-"""The recipe for a model that is given in place of one: the best of those that need no training."""
+"""The recipe for a model given in place of a recipe: the best one that needs no training."""
 PUBLISHED = "drafter=auto"
 """The value that decodes a model of the Hub with the drafter that others have published for it."""
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -37,9 +37,9 @@ TAKEN = (
     "suppress_tokens",
     "begin_suppress_tokens",
 )
-"""Settings that change greedy texts, too, and that the recipe's section `sampling` has under the same names."""
+"""Settings that also change greedy texts and have the same names in the recipe's section `sampling`."""
 SHARED = ("temperature", "top_k", "top_p", "min_p")
-"""Further settings that it has: they count where a config samples, and a recipe itself decides whether it does."""
+"""Further settings of both: they count if the config samples, but a recipe decides by itself whether to sample."""
 NEUTRAL = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
@@ -68,13 +68,13 @@ NEUTRAL = {
     "constraints": None,
     "force_words_ids": None,
 }
-"""Settings that change texts, with the value that changes nothing."""
+"""Settings that change texts, each with its neutral value."""
 
 
 def names_model(word: str) -> bool:
     """True for a model in place of a recipe: zoo://NAME, a file of weights, a model's folder, or a name on the Hub.
 
-    Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
+    Recipes take precedence: files, and names in the folders of specframe's own recipes or close to one of theirs.
     """
     path = Path(expanduser(word))
     if word.startswith("zoo:/") or path.suffix in (".gguf", ".safetensors"):
@@ -90,7 +90,7 @@ def names_model(word: str) -> bool:
 
 
 def model_overrides(model: str, overrides: Sequence[str] = ()) -> list[str]:
-    """The values that make the recipe for a model that needs no training that model's, and further ones after them.
+    """The overrides that make the recipe without training decode this model, followed by the given ones.
 
     `drafter=auto` stands for the drafter that others have published for the model: InputError where none is known.
     """
@@ -105,10 +105,10 @@ def model_overrides(model: str, overrides: Sequence[str] = ()) -> list[str]:
 
 
 def read_recipe(word: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:
-    """The recipe of a file or name, or the one that a model without training is decoded by: see `Recipe.read`.
+    """The recipe of a file or name, or the one that decodes a model without training: see `Recipe.read`.
 
-    Raises RecipeError for what is neither, and InputError for a GGUF file that cannot be read, or where `drafter=auto`
-    finds no drafter.
+    Raises RecipeError for a word that is neither, and InputError for a GGUF file that cannot be read, or if
+    `drafter=auto` finds no drafter.
     """
     from specframe.kernel.errors import InputError
     from specframe.recipes.recipe import Recipe
@@ -121,7 +121,7 @@ def read_recipe(word: str | Path, overrides: Sequence[str] = (), *, environment:
 
 
 def has_template(model: str) -> bool | None:
-    """Returns whether a model on this machine has a chat template; None where that is not known before it is loaded.
+    """Returns whether a model on this machine has a chat template; None if that is unknown until it is loaded.
 
     Raises InputError for a GGUF file that cannot be read.
     """
@@ -142,7 +142,7 @@ def asked_of(target: Target) -> dict[str, Any]:
 
 
 def with_defaults(plan: Plan, target: Target) -> Plan:
-    """The plan with the bans and penalties that the target's checkpoint asks for, and its own recipe does not name."""
+    """The plan with the bans and penalties of the target's generation config that the recipe does not set."""
     asked, named = asked_of(target), plan.recipe.data.get("sampling") or {}
     taken = {name: asked[name] for name in TAKEN if name in asked and name not in named}
     if not taken:
@@ -158,9 +158,9 @@ def with_defaults(plan: Plan, target: Target) -> Plan:
 
 
 def report_defaults(target: Target, named: Collection[str], taken: Collection[str] = TAKEN) -> None:
-    """Logs, in one line, the settings of a generation config that are taken over, and those that are not used.
+    """Logs, in one line, the settings of a generation config that are adopted, and those that are ignored.
 
-    Those that a recipe has `named` are neither.
+    Settings `named` in the recipe are not listed.
     """
     asked = asked_of(target)
     sampling = [] if set(SHARED) & set(named) else ["do_sample", *SHARED]

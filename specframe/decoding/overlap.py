@@ -16,7 +16,7 @@ from specframe.kernel.interfaces import Drafter, drafting_ahead
 from specframe.kernel.types import Context, TokenTree
 
 RunAhead = Callable[[TokenTree, Context], None]
-"""The method that `drafting_ahead` finds."""
+"""The method that `drafting_ahead` returns."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ def threads_of(asked: Mapping[str, int] | None, drafter: Drafter) -> Threads | N
 class Overlap:
     """A session's second thread, in which a drafter that drafts ahead works while the target scores.
 
-    It begins with a cycle and ends when no row is left, or with an exception. Inference mode and the number of OpenMP
-    threads belong to a thread, so they are set in it. Other drafters have no thread.
+    It starts in a cycle and ends when no row is left, or with an exception. Inference mode and the number of OpenMP
+    threads are per thread, so they are set in it. Other drafters have no second thread.
     """
 
     def __init__(self, drafter: Drafter, clock: Clock, threads: Threads | None = None) -> None:
-        """The thread of a session's drafter; its time is booked on the session's clock."""
+        """The thread of a session's drafter; its time is added to the session's clock."""
         self._run_ahead = drafting_ahead(drafter)
         self._clock = clock
         self._threads = threads
         self._worker: ThreadPoolExecutor | None = None
 
     def drafting(self, draft: TokenTree, context: Context) -> AbstractContextManager[None]:
-        """Context in which the drafter drafts beyond `draft`; it ends when the block and the drafter are done.
+        """A context in which the drafter drafts beyond `draft`; it ends when both the block and the drafter are done.
 
-        An exception of the drafter is raised at its end, once; one of the block goes first.
+        An exception of the drafter is raised once, at the end; one of the block takes precedence.
         """
         return nullcontext() if self._run_ahead is None else self._drafting(self._run_ahead, draft, context)
 
@@ -77,7 +77,7 @@ class Overlap:
         self._clock.calls["overlap"] += 1
 
     def end(self) -> None:
-        """Ends the thread, after what it is doing now; the next cycle begins another."""
+        """Ends the thread once its current work is done; the next cycle starts another."""
         if self._worker is not None:
             self._worker.shutdown()
             self._worker = None
@@ -89,7 +89,7 @@ class Overlap:
     @staticmethod
     @torch.inference_mode()
     def _run(run_ahead: RunAhead, draft: TokenTree, context: Context) -> float:
-        """Runs in the thread; returns the seconds that it took."""
+        """Runs in the second thread; returns the seconds that it took."""
         start = perf_counter()
         run_ahead(draft, context)
         return perf_counter() - start
@@ -97,7 +97,7 @@ class Overlap:
 
 @contextmanager
 def using(threads: int | None) -> Iterator[None]:
-    """Computes with so many OpenMP threads in this thread inside the with block; None: as before."""
+    """A context in which this thread computes with `threads` OpenMP threads; None: with as many as before."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield

@@ -54,13 +54,13 @@ class Pipeline:
     lossless: bool
     plan: Plan | None = None
     numbers: DraftNumbers = field(default_factory=DraftNumbers, repr=False, compare=False)
-    """The watch over its drafter's logits; copies share it, so that it warns once."""
+    """Checks that the drafter's logits are numbers; shared by copies, so that it warns once."""
 
     @classmethod
     def build(cls, plan: Plan, target: Target | None = None) -> Self:
-        """The pipeline of a validated recipe: loads the models, binds the drafter to the target.
+        """The pipeline of a validated recipe: loads the models and binds the drafter to the target.
 
-        A `target` that is given, of the recipe's target section, is taken instead.
+        A given `target` is used in place of the one that the recipe's target section would load.
         """
         drafter = plan.parts["drafter"].build()
         threads = threads_of(plan.settings["run"].threads, drafter)
@@ -77,7 +77,7 @@ class Pipeline:
 
     @classmethod
     def around(cls, parts: Parts, sampling: SamplingSettings, run: RunSettings, plan: Plan | None = None) -> Self:
-        """The pipeline of parts that are built and bound; tokenizer and ends are the target's."""
+        """The pipeline of parts that are already built and bound; tokenizer and end tokens are the target's."""
         return cls(
             parts=parts,
             sampling=sampling,
@@ -107,14 +107,14 @@ class Pipeline:
         listener: Callable[[int, list[int]], None] | None = None,
         streamer: Any = None,
     ) -> Result:
-        """Continuations of the prompts, `run.batch` at a time: a row that is done makes room for the next prompt.
+        """Continues the prompts, `run.batch` at a time: a row that is done makes room for the next prompt.
 
         A prompt is a text, a list of token ids, or a conversation: a list of turns, each a mapping of `role` and
-        `content`. A single prompt gives a result of one entry. `images`, files or pictures of Pillow, are a single
-        prompt's, or one each of several; the target reads them in front of the text. `listener(row, tokens)` is called
-        with every cycle's tokens as they come; `streamer`, one of transformers', gets a single prompt's alike.
+        `content`. A single prompt gives a result of one entry. `images` are files or Pillow images, read before the
+        text: one prompt takes all, several take one each. `listener(row, tokens)` is called with every cycle's tokens
+        as they are committed; `streamer`, one of transformers', gets those of a single prompt.
         Raises InputError for an empty prompt, one that leaves no room in the context, or an image that cannot be read;
-        and, when all others are done, for a row that came to a position where no token has any probability.
+        and, when all other rows are done, for a row that reached a position where no token has any probability.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         listed = as_list(prompts)
@@ -154,10 +154,10 @@ class Pipeline:
         max_new_tokens: int | None = None,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Pieces of a prompt's continuation as cycles commit them; together they are `generate`'s text.
+        """Yields the pieces of a prompt's continuation as cycles commit them; joined, they are the text of `generate`.
 
-        Half a character is held back until the rest has come. The target is busy until the iterator is exhausted or
-        closed. Raises what `generate` raises, as soon as the first piece is asked for.
+        An incomplete character is held back until it is complete. The target is busy until the iterator is exhausted
+        or closed. Raises the errors of `generate` when the first piece is requested.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         requests, text = self.requests([self.encode(sole(prompt), images)], settings, seed), ""
@@ -176,10 +176,10 @@ class Pipeline:
     def open(
         self, requests: Sequence[Request], *, slots: int | None = None, clock: Clock | None = None
     ) -> Iterator[Session]:
-        """A session with room for each of the requests, by default `run.batch` of them at a time.
+        """A session with room for any of the requests, by default `run.batch` of them at a time.
 
-        With a clock, the forward passes of target and drafter are timed on it. Raises InputError for a prompt that is
-        empty or leaves no room in the context.
+        A clock times the forward passes of target and drafter. Raises InputError for a prompt that is empty or leaves
+        no room in the context.
         """
         limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
@@ -197,9 +197,9 @@ class Pipeline:
         longest: int | None = None,
         watch: Callable[[Cycle], None] | None = None,
     ) -> Iterator[Session]:
-        """A session for requests that are not known yet, by default `run.batch` at a time, as long as the context.
+        """A session for requests not known yet, by default `run.batch` at a time, with rows as long as the context.
 
-        `longest` limits a row to fewer tokens, prompt and continuation together; `watch` is called with every cycle,
+        `longest` limits a row's prompt and continuation to fewer tokens in total; `watch` is called with every cycle,
         admissions included.
         """
         slots = slots or self.run.batch
@@ -227,9 +227,9 @@ class Pipeline:
         *,
         first: int = 0,
     ) -> list[Request]:
-        """A request for each prompt under the settings and a seed, by default the recipe's.
+        """A request for each prompt with these settings and this seed, by default the recipe's.
 
-        A row's random numbers follow from the seed and its number, `first` being that of the first row.
+        A row's random numbers follow from the seed and its number; the first row has the number `first`.
         """
         settings = settings or self.sampling
         stop: StopTexts | None = None
@@ -260,13 +260,13 @@ class Pipeline:
         return Clock.on(text_of(self.parts.target).device)
 
     def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
-        """The prompt's token ids; a text becomes a user's turn when `run.chat` is true, after the images if any."""
+        """The prompt's token ids; if `run.chat` is true, a text becomes a user's turn, after any images."""
         return self._encoder.encode(prompt, images)
 
     def encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any] = MappingProxyType({})) -> Sequence[int]:
-        """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins.
+        """The token ids of a conversation, turns of `role` and `content`, up to where the next answer begins.
 
-        A content is a text, or a list of parts with images in it: {"type": "text", "text": "What is it?"} and
+        A content is a text, or a list of parts that may be images: {"type": "text", "text": "What is it?"} and
         {"type": "image", "image": "photo.png"}. `options` are further arguments of the tokenizer's
         `apply_chat_template`, and variables of the template.
         """
@@ -277,7 +277,7 @@ class Pipeline:
         return PromptEncoder(self.parts.target, self.tokenizer, self.run.chat, self.run.chat_template_kwargs)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The tokens as text, special tokens left out; space-separated ids without a tokenizer."""
+        """The tokens as text without special tokens; without a tokenizer, the ids separated by spaces."""
         if self.tokenizer is None:
             return " ".join(map(str, tokens))
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
@@ -293,7 +293,7 @@ def load(
 ) -> Pipeline:
     """The pipeline of a recipe file, or of a model that needs no training: its folder, GGUF file or Hub name.
 
-    `key=value` overrides are applied. Raises RecipeError that lists every problem of the recipe, WeightsError for
+    `key=value` overrides are applied. Raises RecipeError with a list of the recipe's problems, WeightsError for
     weights that do not fit.
     """
     return Pipeline.build(plan(read_recipe(recipe, overrides), registry or discover(), local_code))

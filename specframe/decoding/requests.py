@@ -19,18 +19,18 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One prompt as it arrived, with all that its continuation depends on."""
+    """One prompt, with everything that its continuation depends on."""
 
     tokens: Sequence[int]
     sampling: Sampling = GREEDY
     seed: int = 0
     max_new_tokens: int
     number: int = 0
-    """The caller's number for it."""
+    """The caller's number of the request."""
     ends: frozenset[int] = frozenset()
-    """The tokens that end it."""
+    """The tokens that end the continuation."""
     stop: Callable[[Entry], bool] | None = None
-    """Test whether a text ends the row; called after every token."""
+    """Returns whether the text ends the row; called after every token."""
     listener: Callable[[list[int]], None] | None = None
     """Callback that gets new tokens as soon as a cycle commits them."""
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
@@ -38,17 +38,17 @@ class Request:
     prefix: KnownPrefix | None = field(default=None, compare=False)
     """A beginning of the prompt, shorter than it, that a target with `read_ahead` need not read again."""
     predicted: Sequence[int] = ()
-    """A likely continuation: drafters that copy from the text copy from it, too. No generated text depends on it."""
+    """A likely continuation, from which drafters that copy from the text may copy, too. The output is the same."""
 
     @property
     def failure(self) -> str | None:
-        """A grammar's words for a text that it could not go on with; None: there is none."""
+        """A grammar's message for a text that it could not continue; None without one."""
         return next(filter(None, (getattr(each, "failure", None) for each in self.sampling.processors)), None)
 
 
 @dataclass
 class Entry:
-    """A request in a session: its generated tokens, and why it ended."""
+    """A request in a session: its generated tokens, and the reason why it ended."""
 
     request: Request
     limit: int
@@ -59,7 +59,7 @@ class Entry:
     error: str | None = None
     """Reason for a failure, in one sentence."""
     read: int = 0
-    """Tokens of the text that a drafter had read when it drafted last, where costs decide whether it drafts."""
+    """Tokens of the text that the drafter had read at its last draft, where costs decide whether it drafts."""
 
     @property
     def text(self) -> list[int]:
@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def left(self) -> int:
-        """The number of tokens that it may still be given."""
+        """The number of tokens that may still be generated."""
         return self.limit - len(self.tokens)
 
     def add(self, tokens: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ def register(requests: Sequence[Request], context: int) -> list[Entry]:
 def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: torch.Tensor | None = None) -> None:
     """Appends a cycle's tokens to the entries of its rows.
 
-    A row fails at the first of its nodes after which no token has mass, gaps [B, N] bool: later tokens are left out.
+    A row fails at its path's first node after which no token has mass, gaps [B, N] bool; later tokens are dropped.
     """
     host = verdict.to_host(draft)
     first: list[int | None] = host.gaps or [None] * len(entries)
@@ -127,13 +127,13 @@ def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: to
 
 
 def require_whole(entries: Sequence[Entry]) -> None:
-    """Raises InputError where a row failed, with a line for each."""
+    """Raises InputError if rows failed, with a line for each."""
     if errors := [entry.error for entry in entries if entry.error is not None]:
         raise InputError("\n".join(errors))
 
 
 def budget(request: Request, context: int, number: int) -> int:
-    """The most tokens that a request is continued by. Raises InputError for a prompt that is empty or too long."""
+    """The most new tokens of a request. Raises InputError for a prompt that is empty or too long."""
     if not request.tokens:
         raise InputError(f"prompt {number + 1} is empty; give it at least one token")
     left = context - len(request.tokens)
@@ -146,7 +146,7 @@ def budget(request: Request, context: int, number: int) -> int:
 
 
 def sampling_of(entries: Sequence[Entry]) -> Sampling | RowSampling:
-    """The one sampling of all entries, or each row's own where they differ."""
+    """The common sampling of all entries, or each row's own if they differ."""
     samplings = [entry.request.sampling for entry in entries]
     if all(other == samplings[0] for other in samplings):
         return samplings[0] if samplings else Sampling()
@@ -156,24 +156,24 @@ def sampling_of(entries: Sequence[Entry]) -> Sampling | RowSampling:
 def following(
     sampling: Sampling | RowSampling, entries: Sequence[Entry], device: torch.device | None = None
 ) -> Sampling | RowSampling:
-    """The sampling, bound to the entries' committed tokens, on the device of the logits, when it looks at history."""
+    """The sampling, bound to the entries' committed tokens on the logits' device if it has processors."""
     if not sampling.processors:
         return sampling
     return sampling.following(History(*pad([entry.text for entry in entries], device)))
 
 
 Allows = Callable[[Sequence[int], Sequence[int], Sequence[int]], list[bool]]
-"""A logits processor's method `allows`, of one that knows without logits some of the tokens that it bans.
+"""The method `allows` of a logits processor that knows some of its banned tokens without logits.
 
-Given a text, and the tokens and parents of a tree after it, it returns for each node True unless it is banned; node 0
-is the text's last token.
+Given a text, and the tokens and parents of a tree after it, it returns for each node True unless the node is banned;
+node 0 is the text's last token.
 """
 
 
 def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
-    """The draft without nodes that the guides of its rows ban, and all below them.
+    """The draft without the nodes that its rows' logits processors ban, and without all nodes below them.
 
-    The target's law has no mass at such a node, so that no path leads through it. Nodes drawn at random stay: to drop
+    The target's law has no mass at such a node, so no accepted path leads through it. Sampled nodes stay: dropping
     some by their tokens would change the law of the others.
     """
     processors: list[tuple[object, ...]] = [entry.request.sampling.processors for entry in entries]
@@ -209,11 +209,11 @@ def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None
 
 
 def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
-    """The places of requests that can be read in one batch, group by group.
+    """The indices of requests that can be read in one batch, group by group.
 
-    Texts are one group, but for those with a prefix: prefixes of one length are a group. Requests with inputs share one
-    where those have the same shapes, the length of the text left out, and as many tokens stand for them: a row with too
-    many cannot take the features of another.
+    Texts without a prefix are one group; those with prefixes of one length are another. Requests with inputs share a
+    group if the inputs have the same shapes, apart from the length of the text, and the same number of image tokens: a
+    row with too many cannot take the features of another.
     Raises InputError for inputs that the target does not read.
     """
     if not any(request.inputs or request.prefix for request in requests):
@@ -237,7 +237,7 @@ def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
 
 
 def prompts_of(requests: Sequence[Request], device: torch.device | None = None) -> Prompts:
-    """The requests of one group as a batch: inputs of single tokens are padded with 0, all are joined row by row."""
+    """The requests of one group as a batch; inputs with a number per token are padded with 0, all are concatenated."""
     tokens, count = pad([request.tokens for request in requests], device)
     inputs = {}
     for name in requests[0].inputs:
@@ -253,18 +253,18 @@ def prompts_of(requests: Sequence[Request], device: torch.device | None = None) 
 
 
 def is_by_token(values: torch.Tensor, count: int) -> bool:
-    """Returns whether an input has one number for each of so many tokens of a text."""
+    """Returns whether an input has one number for each of the `count` tokens of a text."""
     return values.shape == (1, count) and not values.is_floating_point()
 
 
 def refilled(alive: Sequence[bool]) -> list[int]:
-    """The rows that stay, in their new order: each hole is filled with the last row, the others keep their places."""
+    """The rows that stay, in their new order: the last row fills each gap, the others keep their places."""
     order = list(range(len(alive)))
     place = 0
     while place < len(order):
         if alive[order[place]]:
             place += 1
-        elif alive[last := order.pop()]:  # so it is not the hole itself
+        elif alive[last := order.pop()]:  # so it is not the gap itself
             order[place] = last
     return order
 
@@ -274,9 +274,9 @@ SPARE = 8
 
 
 class StopTexts:
-    """Test whether a row's new text has one of these in it, as it is shown or with its special tokens.
+    """Test whether a row's new text contains a stop text, with its special tokens or without them.
 
-    transformers' `stop_strings` match a special token's own text, such as `<|im_end|>`, which no shown text has.
+    transformers' `stop_strings` match a special token's own text, such as `<|im_end|>`, which decoded text leaves out.
     """
 
     def __init__(self, texts: Sequence[str], tokenizer: Any) -> None:
@@ -287,7 +287,7 @@ class StopTexts:
         self._reach = max(map(len, texts)) + SPARE
 
     def __call__(self, entry: Entry) -> bool:
-        """Returns whether the latest token completes a stop text: it can span tokens, so the tail is examined."""
+        """Returns whether the latest token completes a stop text, which may span tokens: the tail is examined."""
         tail = entry.tokens[-self._reach :]
         shown = str(self._tokenizer.decode(tail, skip_special_tokens=True))
         if any(text in shown for text in self._texts):

@@ -1,4 +1,4 @@
-"""The method on one screen: rows are admitted, then draft, score, verify, commit, until each is done."""
+"""The decoding loop: rows are admitted, then draft, score, verify and commit repeat until each row is done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Parts:
     tree: TreePolicy | None
     verifier: Verifier
     costs: Costs | None = None
-    """Costs of forward passes, for trees that draft as much as pays."""
+    """Costs of forward passes, for trees that choose their size by them."""
     threads: Threads | None = None
     """Numbers of threads of the target and of a drafter that works while it scores; None: all for both."""
 
@@ -68,15 +68,15 @@ class Parts:
 
     @property
     def stateful(self) -> list[Target | Drafter | Observer]:
-        """The parts that have rows, each once."""
+        """The parts that keep state per row, each once."""
         return [self.target, self.drafter, *(part for part in self.observers if part is not self.drafter)]
 
 
 class Session:
     """The rows that are decoded together, each from its admission to its release.
 
-    Live rows are dense: rows 0 .. R - 1 of every tensor. A new row joins after them; when one is done, the last takes
-    its place.
+    Live rows are dense: rows 0 .. R - 1 of every tensor. A new row joins after them; when a row is done, the last one
+    takes its place.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Session:
     ) -> None:
         """A session of at most `slots` rows of at most `room` positions each, the nodes of a draft included.
 
-        `watch` is called with every cycle, admissions included, before rows that have ended leave: `cycle_rows` has the
-        entries of its rows.
+        `watch` is called with every cycle, admissions included, before finished rows leave; `cycle_rows` then has the
+        entries of the cycle's rows.
         """
         if parts.nodes > parts.target.context:
             raise CompositionError(
@@ -132,10 +132,10 @@ class Session:
 
     @torch.inference_mode()
     def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
-        """Reads up to `limit` further tokens of a prompt that is to be admitted alone; returns how many are read.
+        """Reads up to `limit` further tokens of a prompt that will be admitted alone; returns the total number read.
 
-        Its last token is left to the admission. One of which nothing is read yet begins with `prefix`. 0 from targets
-        that read prompts whole. It needs a free slot; others may be admitted in between as long as they leave one.
+        The last token is left to the admission; a prompt not begun yet starts with `prefix`. Returns 0 for targets that
+        read prompts at once. It needs a free slot; other requests may be admitted in between if they leave one.
         """
         read = text_of(self.parts.target).read_ahead
         if read is None:
@@ -147,10 +147,10 @@ class Session:
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[Request]) -> list[Entry]:
-        """The requests' entries, each with its first token: their prompts are read, in one forward pass.
+        """Reads the requests' prompts in one forward pass; returns their entries, each with its first token.
 
-        Those with images of other shapes are read in further passes. Raises InputError for a prompt that is empty or
-        too long, inputs that the target does not read, or more requests than free slots; no row is changed.
+        Prompts with images of other shapes take further passes. Raises InputError for a prompt that is empty or too
+        long, inputs that the target does not read, or more requests than free slots; then no row has changed.
         """
         if len(requests) > self.free:
             raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
@@ -162,7 +162,7 @@ class Session:
             for group in groups(self.parts.target, requests):
                 with Claimed(self.parts.target, self):
                     self._admit([entries[place] for place in group])
-        except InputError:  # of an image; those that were read before it go
+        except InputError:  # of an image; earlier groups are released
             for entry in entries:
                 self.cancel(entry)
             raise
@@ -170,7 +170,7 @@ class Session:
 
     @without_tracking
     def step(self) -> Cycle:
-        """One cycle of all live rows."""
+        """Runs one cycle of all live rows."""
         with Claimed(self.parts.target, self):
             return self._step()
 
@@ -191,9 +191,9 @@ class Session:
 
     @without_tracking
     def run(self, requests: Iterable[Request], watch: Callable[[Cycle], None] | None = None) -> list[Entry]:
-        """The entries of all requests in order, decoded to their ends: whenever slots are free they are refilled.
+        """Decodes all requests to their ends and returns their entries in order; free slots are refilled at once.
 
-        `watch` is called with every cycle; `numbers` are then the requests of its rows.
+        `watch` is called with every cycle; `numbers` then has the numbers of its rows' requests.
         """
         queue, entries = iter(requests), list[Entry]()
         while True:
@@ -207,7 +207,7 @@ class Session:
 
     @torch.inference_mode()
     def cancel(self, entry: Entry) -> None:
-        """Releases an entry's row, if it is still being decoded; within a cycle's callbacks, as the cycle ends."""
+        """Releases an entry's row if it is still being decoded; in a cycle's callback, at the end of the cycle."""
         if entry.ended is None and any(entry is row for row in (*self.live, *self.cycle_rows)):
             entry.ended = "cancelled"
             if not self._concluding:
@@ -221,7 +221,7 @@ class Session:
         random: Streams,
         sampling: Sampling | RowSampling,
     ) -> Cycle:
-        """Verifies and commits a draft, and lets the parts observe it."""
+        """Verifies and commits a draft, and passes the cycle to the observers."""
         self._concluding = True
         with self.clock.phase("verify"):
             verdict, gaps = self._verification.verify(draft, scores, sampling, random)
@@ -246,7 +246,7 @@ class Session:
         return cycle
 
     def _release(self) -> None:
-        """Lets the rows go that have ended; the last rows take their places."""
+        """Releases the rows that have ended; the last rows take their places."""
         self._concluding = False
         order = refilled([entry.ended is None for entry in self.live])
         if order == list(range(len(self.live))):
@@ -281,7 +281,7 @@ class Session:
         self._release()
 
     def _open(self) -> None:
-        """Begins with no rows: a tree policy, and a target that reads a prompt ahead, keep none; others open anew."""
+        """Starts with no rows: others open anew; a tree policy and a target that reads a prompt ahead keep no rows."""
         claim(self.parts.target, self)
         self._overlap.end()
         for part in self._stateful:

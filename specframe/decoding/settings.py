@@ -30,16 +30,16 @@ class SamplingSettings:
         frequency_penalty: subtracted from a token's logit for each time it occurs in the continuation.
         presence_penalty: subtracted once from the logit of every token of the continuation.
         logit_bias: numbers added to the logits of tokens, such as `{7: -100}`.
-        no_repeat_ngram_size: no n-gram of so many tokens occurs twice in prompt and continuation; 0 bans none.
+        no_repeat_ngram_size: no n-gram of this size occurs twice in prompt and continuation; 0 bans none.
         bad_words_ids: words that never occur, each a list of token ids, such as `[[7], [12, 40]]`.
         suppress_tokens: tokens that never occur, such as `[7, 12]`; those that end a continuation, too.
         begin_suppress_tokens: tokens that no continuation begins with.
-        grammar: what every continuation must follow to its end: `{json: SCHEMA}`, `{regex: '[0-9]+'}`,
+        grammar: the grammar that every continuation follows to its end: `{json: SCHEMA}`, `{regex: '[0-9]+'}`,
             `{choice: [yes, no]}` or `{lark: RULES}`, rules of Lark or llama.cpp.
-        min_new_tokens: tokens that end a continuation are banned before it has as many; a stop text ends it even so.
+        min_new_tokens: tokens that end a continuation are banned until it has this many; a stop text still ends it.
         max_new_tokens: how many tokens a prompt is continued by, at most.
-        stop: texts that end a continuation; a special token's own text, too.
-        stop_token_ids: tokens that end a continuation, as well as the model's own.
+        stop: texts that end a continuation; the text of a special token may be one.
+        stop_token_ids: tokens that end a continuation, in addition to the model's own.
         ignore_eos: go on after an end-of-sequence token, for measuring.
     """
 
@@ -125,9 +125,9 @@ class SamplingSettings:
         return {int(token): value for token, value in self.logit_bias.items()}
 
     def law(self, prompt: int = 0, ends: Collection[int] = (), grammar: TextGrammar | None = None) -> Sampling:
-        """Sampling from logits to distributions, of a row with so many tokens of prompt and which `ends` end.
+        """The sampling of a row with `prompt` tokens of prompt, ended by the tokens `ends`.
 
-        `grammar` is the compiled one of the settings: see `grammar_of`.
+        `grammar` is the settings' grammar, compiled: see `grammar_of`.
         """
         guiding: list[Processor] = [] if grammar is None else [GrammarProcessor(grammar, prompt)]
         return Sampling(
@@ -151,7 +151,7 @@ class SamplingSettings:
             yield Penalties(0, self.repetition_penalty, 0.0, 0.0)
         if self.no_repeat_ngram_size:
             yield NoRepeats(self.no_repeat_ngram_size)
-        # An end alone stays possible, as in `generate`: `min_new_tokens` and `ignore_eos` are for that.
+        # A single end token is not banned, as in `generate`: `min_new_tokens` and `ignore_eos` are for that.
         words = [tuple(word) for word in self.bad_words_ids if not (len(word) == 1 and word[0] in ends)]
         if words := [*words, *((token,) for token in self.suppress_tokens)]:
             yield BannedWords(tuple(words))

@@ -1,4 +1,4 @@
-"""The figures of acceptance, defined once, and what a generation gave."""
+"""The figures of acceptance, defined once, and the result of a generation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 @dataclass
 class Acceptance:
-    """Counts over cycles; an admission is none.
+    """Acceptance counts over cycles; admissions are not counted.
 
-    A row's cycle counts as the verifier judged it, before budgets and ends of sequence cut it.
+    A row's cycle counts as verified, before budgets and ends of sequence cut its tokens.
     """
 
     cycles: int = 0
@@ -26,16 +26,16 @@ class Acceptance:
     _pending: list[tuple[Verdict, TokenTree]] = field(default_factory=list, repr=False)
 
     def add(self, cycle: Cycle) -> None:
-        """Notes one cycle; it is counted later, so that counting is not timed."""
+        """Records a cycle, which is counted later, so that counting is not timed."""
         self.count(cycle.draft, cycle.verdict)
 
     def count(self, draft: TokenTree, verdict: Verdict) -> None:
-        """Notes a cycle's draft and verdict."""
-        slim = TokenTree(draft.tokens, draft.parent, draft.valid, draft.draw, draft.levels)  # laws would pile up
+        """Records a cycle's draft and verdict."""
+        slim = TokenTree(draft.tokens, draft.parent, draft.valid, draft.draw, draft.levels)  # laws would accumulate
         self._pending.append((verdict, slim))
 
     def settle(self) -> Acceptance:
-        """Counts the noted cycles, and returns itself."""
+        """Counts the recorded cycles, and returns itself."""
         for verdict, tree in self._pending:
             self.drafted += int(tree.valid.sum()) - len(tree.valid)
             deepest_nodes = (tree.depth * tree.valid).amax(1).tolist()
@@ -56,7 +56,7 @@ class Acceptance:
 
     @property
     def by_depth(self) -> list[int]:
-        """Cycles whose accepted path reached each depth that was drafted."""
+        """Number of cycles whose accepted path reached each drafted depth."""
         return self.reached + [0] * (len(self.possible) - len(self.reached))
 
     @property

@@ -1,4 +1,4 @@
-"""Watches forward passes from outside: their times, and whether a drafter's logits are numbers."""
+"""Observes forward passes from outside: their times, and whether a drafter's logits are numbers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
 log = logging.getLogger(__name__)
 
 IDLE = 4
-"""Cycles after which the logits are looked at where none of their drafts was accepted; twice as many each time."""
+"""Cycles without an accepted draft after which the logits are checked again; doubled each time."""
 SHALLOW = 16
-"""Cycles without an accepted second level after which they are looked at: the first level alone may be numbers."""
+"""Cycles without an accepted second level after which they are checked: only the first level may be numbers."""
 
 
 @contextmanager
 def watch(parts: Parts, clock: Clock, numbers: DraftNumbers | None = None) -> Iterator[Parts]:
-    """The parts, with every forward of target and drafter booked on the clock while the context lasts.
+    """The parts, with every forward pass of target and drafter timed on the clock within the context.
 
-    Work of the target's layers for a draft is charged to the drafter, work for its verification to the target. What the
-    drafter computes is shown to `numbers`, too.
+    Work of the target's layers for a draft counts as the drafter's, work for its verification as the target's. The
+    drafter's proposals are also passed to `numbers`.
     """
 
     def timed(expand: Expand) -> Expand:
@@ -70,7 +70,7 @@ def watch(parts: Parts, clock: Clock, numbers: DraftNumbers | None = None) -> It
 
 
 def wrapped(parts: Parts, wrap: WrapExpand, wrap_search: WrapSearch) -> Parts:
-    """The parts, the drafter's forward passes going through `wrap`, and its whole searches through `wrap_search`."""
+    """The parts, with the drafter's forward passes wrapped by `wrap`, and its whole searches by `wrap_search`."""
     tree = WatchedTree(parts.tree, wrap, wrap_search) if parts.tree is not None else None
     return replace(parts, tree=tree, drafter=watched(parts.drafter, wrap, wrap_search))
 
@@ -85,7 +85,7 @@ def _time_forwards(computing: nn.Module, clock: Clock) -> list[Any]:
 
     def after(module: nn.Module, inputs: Any, output: Any) -> None:
         spans.pop().__exit__(None, None, None)
-        if clock.running == "score":  # above a draft's layers it runs in two parts, which are one forward pass
+        if clock.running == "score":  # a pass that goes on from a draft's layers runs in two parts, which count as one
             clock.calls["target"] = clock.calls["score"] + 1
 
     return [computing.register_forward_pre_hook(before), computing.register_forward_hook(after, always_call=True)]
@@ -94,9 +94,9 @@ def _time_forwards(computing: nn.Module, clock: Clock) -> list[Any]:
 class DraftNumbers:
     """Warns once of a drafter whose logits are not numbers.
 
-    It looks at those of the very first draft, and again in sessions whose drafts are never accepted. The host reads
-    what was found when the cycle is over, and the verdict has been waited for. A draft that is looked at is asked level
-    by level where it would be one native call: it is the same draft.
+    It checks the logits of the very first draft, and again in sessions whose drafts are never accepted. The host reads
+    the result at the end of the cycle, when it has waited for the verdict anyway. A draft that is checked is expanded
+    level by level instead of in one native call; the draft is the same.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class DraftNumbers:
         self.open("")
 
     def open(self, drafter: str) -> None:
-        """Begins with the first cycle of a session with a drafter of this name."""
+        """Starts counting the cycles of a session, whose drafter has this name."""
         self._drafter = drafter
         self._cycles = 0
         self._lacking = [0, 0]  # cycles in a row without an accepted first, and second, level
@@ -114,15 +114,15 @@ class DraftNumbers:
         self._found.clear()
 
     def expand(self, expand: Expand) -> Expand:
-        """The drafter's forward pass, whose logits are looked at where that is due."""
+        """The drafter's forward pass, with a check of its logits when one is due."""
         return self._looked_at(expand) if self._looking else expand
 
     def search(self, search: SearchBeam) -> SearchBeam | None:
-        """The drafter's own search; None where its logits are to be looked at."""
+        """The drafter's own search; None while its logits are to be checked."""
         return None if self._looking else search
 
     def see(self, cycle: Cycle) -> None:
-        """Takes note of a cycle, and warns where the logits of its draft were not numbers."""
+        """Counts a cycle, and warns if the logits of its draft were not numbers."""
         if self._warned or cycle.committed.prompt is not None:
             return
         self._cycles += 1
@@ -151,7 +151,7 @@ class DraftNumbers:
                 self._patience[place] *= 2
 
     def before(self, watch: Callable[[Cycle], None] | None) -> Callable[[Cycle], None]:
-        """A function of cycles that takes note of each, and calls `watch`."""
+        """A function of cycles that calls `see` and then `watch`."""
         if watch is None:
             return self.see
 
@@ -171,7 +171,7 @@ class DraftNumbers:
 
 
 def _first_fault(frontier: Frontier, logits: Tensor) -> Tensor:
-    """The first level with a logit that is NaN or infinitely large below a node that exists; inf where there is none.
+    """The first level with a logit that is NaN or +inf below a valid node; inf if there is none.
 
     logits [B, F, K, v] are those of the next K levels below the frontier's nodes.
     """

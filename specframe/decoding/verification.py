@@ -1,4 +1,4 @@
-"""Scores and verdicts of a session's drafts: by the argmax at temperature 0, elsewhere by the verifier."""
+"""Scores and verdicts of a session's drafts: by the argmax at temperature 0, otherwise by the verifier."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Judged = tuple[Verdict, Tensor | None]
 class Verification:
     """Scores of a target and verdicts of a verifier, each in the form that takes the least time.
 
-    Greedy decoding asks a target for the likeliest tokens alone, by `choose`. Where another part asks for the logits
-    of such scores, those of the next cycles are made at once, until `renew`.
+    Greedy decoding asks a target for argmax tokens alone, by `choose`. Once another part has read the logits of such
+    scores, the next cycles compute logits at once, until `renew`.
 
     A drafter's forward pass proposes `block` levels.
     """
@@ -37,7 +37,7 @@ class Verification:
         self.renew()
 
     def renew(self) -> None:
-        """Forgets what other parts have asked for: rows have joined."""
+        """Forgets whether other parts read logits, since rows have joined."""
         self._last: GreedyScores | None = None
         self._asked = False
 
@@ -50,21 +50,21 @@ class Verification:
         return scores
 
     def chooses(self, sampling: Sampling | RowSampling) -> bool:
-        """Returns whether the target is asked for the next draft's likeliest tokens alone."""
+        """Returns whether the target is asked for the next draft's argmax tokens alone."""
         self._asked = self._asked or (self._last is not None and self._last.has_logits)
         return not self._asked and sampling.greedy and not sampling.processors and self._verifier.lossless
 
     def costs(
         self, costs: Costs, rows: Sequence[Entry], record: DraftRecord, sampling: Sampling | RowSampling
     ) -> Costs:
-        """Returns the costs of the next draft of these rows, by which it is judged, too."""
+        """Returns the costs of the next draft of these rows, and keeps them to record its outcome."""
         self._rows, lengths = rows, [entry.length for entry in rows]
         unread, left = sum(lengths) - sum(entry.read for entry in rows), sum(entry.left for entry in rows)
         self._costs = costs.together(lengths, record, self.skips_invalid(sampling), unread, left)
         return self._costs
 
     def skips_invalid(self, sampling: Sampling | RowSampling) -> bool:
-        """Returns whether nodes of the next draft that are not valid take no time."""
+        """Returns whether invalid nodes of the next draft take no time."""
         computing = text_of(self._target).computing
         return getattr(computing, "skips_invalid", False) and self.chooses(sampling)
 
@@ -102,7 +102,7 @@ class Verification:
 
 
 def malformed(tree: TokenTree, verdict: Verdict, vocab: int | None = None) -> str | None:
-    """Names what is wrong with a verdict's form; None where it is a path of valid nodes and one token."""
+    """Describes what is wrong with a verdict's form; None for a path of valid nodes and one bonus token."""
     batch, count = tree.tokens.shape
     if tuple(verdict.path.shape) != (batch, tree.levels):
         return f"the path has shape {list(verdict.path.shape)} for {batch} rows of {tree.levels} levels"

@@ -1,4 +1,4 @@
-"""Heads, the maps from a feature drafter's hidden state to logits: the target's own, whole or of frequent tokens."""
+"""Heads, which map a feature drafter's hidden state to logits: the target's LM head, full or trimmed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from specframe.kernel.interfaces import NeuralTarget
 
 TOKENS = "tokens"
-"""The tensor that a stored draft vocabulary consists of: int32 [v]."""
+"""Name of the tensor of a stored draft vocabulary: int32 [v]."""
 
 
 class FullHead:
-    """Logits over the whole vocabulary, by the target's own frozen LM head (EAGLE, Falcon Eq. 6)."""
+    """Logits over the whole vocabulary from the target's frozen LM head (EAGLE, Falcon Eq. 6)."""
 
     def __init__(self) -> None:
         self._target: NeuralTarget | None = None
 
     def bind(self, target: NeuralTarget) -> None:
-        """Attaches to the target whose head is shared."""
+        """Shares the target's LM head."""
         if not hasattr(target, "head"):
             raise CompositionError("the head 'full' needs a target with an LM head, such as the target 'hf'")
         self._target = target
@@ -46,23 +46,23 @@ class FullHead:
 
 
 class Trimmed:
-    """The target's logits of the tokens that it emits most often; others are not proposed (VocabTrim, 2025).
+    """The target's logits of its most frequent tokens; other tokens are not drafted (VocabTrim, 2025).
 
-    The rows of these tokens are copied out of the LM head when the target is bound, and a drafter forward
-    reads no others. Output stays the target's, since a token that is never drafted is still the bonus where the target
-    emits it. A drafter can be trained through this head, which costs as much less as the head is smaller; or be
-    trained with the head `full` and trimmed afterwards.
+    The rows of these tokens are copied from the LM head when the target is bound, and a drafter's forward pass
+    reads no others. Decoding stays lossless: tokens that are never drafted can still be the bonus token. A drafter
+    can be trained through this head, at a cost proportional to its size, or trained with the head `full` and
+    trimmed afterwards.
 
-    `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `specframe
-    train RECIPE --count-tokens counts.json` makes it of the answers in the recipe's training data.
-    Without it the tokens of the smallest ids are kept: byte-pair vocabularies are numbered by the frequency
-    of their merges. Tokens that were never counted follow, smallest ids first.
+    `counts` is a JSON object, {"token id": count}, over texts written by the target. `specframe train RECIPE
+    --count-tokens counts.json` computes it from the answers in the recipe's training data. Without it the
+    smallest token ids are kept, as byte-pair vocabularies are numbered by the frequency of their merges.
+    Tokens without a count follow those with one, smallest ids first.
 
     Args:
-        keep: how many tokens; more than there are keeps all. With stored `weights`, which fix the number: leave it out.
+        keep: number of tokens; larger than the vocabulary keeps all. Leave it out with stored `weights`, which fix it.
         counts: the JSON file of counts; none: the smallest ids are kept.
         weights: a stored draft vocabulary's folder, `zoo://name` or Hub name, as `store_vocabulary` writes it.
-        quantize: the rows that are kept in 4 or 8 bits: faster on a CPU, and hardly other drafts.
+        quantize: bit width of the kept rows, 4 or 8: faster on a CPU, with almost unchanged drafts.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Trimmed:
         self.weights = weights
         self.quantize = quantize
         self.support: Tensor | None = None
-        """The tokens that are kept, ascending, int64 [v]; there from bind on."""
+        """The kept tokens, ascending, int64 [v]; set by bind."""
         self.vocab = 0
-        """The size of the target's vocabulary, from bind on."""
+        """The size of the target's vocabulary; set by bind."""
         self._part: Callable[[Tensor], Tensor] | None = None
 
     def untrained(self, vocab: int) -> Trimmed:
@@ -94,10 +94,10 @@ class Trimmed:
         return Trimmed(keep=max(1, vocab - 1))
 
     def bind(self, target: NeuralTarget) -> None:
-        """Copies the rows that are kept.
+        """Copies the kept rows of the LM head.
 
-        Raises CompositionError for a target whose LM head cannot be divided, InputError for counts that
-        cannot be read or are another vocabulary's, WeightsError for such a stored draft vocabulary.
+        Raises CompositionError for a target whose LM head cannot be split, InputError for counts that cannot be
+        read or belong to another vocabulary, WeightsError for such a stored draft vocabulary.
         """
         whole = divisible(target, "trimmed")
         self.vocab = vocab = target.vocab_size
@@ -115,7 +115,7 @@ class Trimmed:
 
     @property
     def matrix(self) -> Any:
-        """The kept rows as native code takes them, where the logits are their product with the features; else None."""
+        """The kept rows in native code's format if the logits are their product with the features; else None."""
         return getattr(self._part, "matrix", None)
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def store_vocabulary(tokens: Tensor, vocab: int, folder: Path) -> None:
 def load_vocabulary(weights: str, vocab: int) -> Tensor:
     """A stored draft vocabulary, ascending, int64 [v].
 
-    Raises WeightsError for a folder that holds something else, or the tokens of another vocabulary.
+    Raises WeightsError for a folder with other content, or with tokens of another vocabulary.
     """
     checkpoint.check(weights, {"format": "draft_vocabulary", "vocab_size": vocab}, "draft vocabulary")
     path = checkpoint.locate(weights) / checkpoint.WEIGHTS
@@ -153,7 +153,7 @@ def load_vocabulary(weights: str, vocab: int) -> Tensor:
 def read_counts(path: Path, vocab: int) -> Tensor:
     """Reads each token's number of occurrences, int64 [V], from a JSON object {"token id": count}.
 
-    Raises InputError for a file that is something else, or that has tokens outside the vocabulary.
+    Raises InputError for a file of another format, or with tokens outside the vocabulary.
     """
     try:
         stored = json.loads(path.expanduser().read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Drafters that serve any target: nothing, a copy of the text, a smaller model."""
+"""Drafters for any target: no drafts, copies of the text, smaller models."""

@@ -18,7 +18,7 @@ class Copied:
 
     @property
     def score(self) -> float:
-        """The expected number of accepted tokens, if the count ratios were the truth."""
+        """Expected number of accepted tokens if the count ratios are the true probabilities."""
         return sum(self.probabilities)
 
 
@@ -28,9 +28,9 @@ NOTHING = Copied([], [], 0)
 class SuffixAutomaton:
     """All substrings of a text in at most two states a token, with the number of their occurrences.
 
-    A state stands for the substrings that end at the same places of the text; they are suffixes of the longest of them.
-    Appending a token takes constant time on average (Blumer et al. 1985). Occurrences are counted for substrings of
-    at most `depth` tokens, which bounds the time that periodic texts take.
+    A state represents the substrings with the same set of end positions; all are suffixes of the longest one.
+    Appending a token takes amortised constant time (Blumer et al. 1985). Occurrences are counted for substrings of
+    at most `depth` tokens, which bounds the time for periodic texts.
     """
 
     def __init__(self, tokens: Iterable[int] = (), depth: int = 64) -> None:
@@ -51,16 +51,16 @@ class SuffixAutomaton:
             self._advance(token)
 
     def suffixes(self, later: Sequence[int] = ()) -> list[tuple[int, int]]:
-        """The suffixes of the text that also end elsewhere in it, at most `depth` long, as (state, length).
+        """Repeated suffixes of the text, of at most `depth` tokens, as (state, length), the longest first.
 
-        One for each set of occurrences, its longest; the longest suffix first. With tokens `after` the text, the
-        suffixes of both that end in the text.
+        Each set of occurrences is represented by its longest suffix. With tokens `later` after the text, the suffixes
+        of both together that occur in the text.
         """
         found = []
         state, length = self._cursor, self._window
         for token in later:
             state, length = self._step(state, length, token)
-        if self._count[state] < 2 and not later:  # these last tokens stand nowhere else
+        if self._count[state] < 2 and not later:  # the last tokens occur only once
             state = self._link[state]
             length = self._length[state] if state > 0 else 0
         while state > 0:
@@ -78,22 +78,22 @@ class SuffixAutomaton:
     ) -> Copied:
         """The continuation with the best score over the text's `tries` longest repeated suffixes.
 
-        A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
-        at least `least`. A token that came next c times of n has probability c / (n + doubt / m) after m tokens of
-        match, so that long matches are used at once and short ones after several occurrences. Of equal scores the
-        longer suffix counts. With tokens `after` the text, returns the copy for the text continued by them.
+        A suffix is continued with the most frequent next token for at most `cap` tokens, while the path probability is
+        at least `least`. After a match of m tokens, a token that followed c of n times has probability
+        c / (n + doubt / m), so that long matches are used at once and short ones after several occurrences. Ties go
+        to the longer suffix. With tokens `later` after the text, returns the copy for the text and these tokens.
 
-        Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's
-        length is bounded by a multiple of the match, and the probability does not depend on it.
+        Source: SuffixDecoding (Oliaro et al. 2024), section 3, with an automaton instead of a tree. In the paper the
+        match length bounds the draft's length and does not affect the probability.
         """
         best = NOTHING
         highest = 0.0
         ends = {state for state, _ in self.suffixes()} if later else None
         for state, match in self.suffixes(later)[:tries]:
-            shortest = self._length[self._link[state]] + 1  # with the same occurrences; longer ones count no further
+            shortest = self._length[self._link[state]] + 1  # with the same occurrences
             most = min(cap, self.depth - shortest)
             if most > highest:  # no probability is above 1
-                seen = self._count[state] - (ends is None or state in ends)  # nothing came next at the text's own end
+                seen = self._count[state] - (ends is None or state in ends)  # the text's end has no next token
                 found = self._follow(state, match, seen, most, doubt, least)
                 score = sum(found[1])
                 if score > highest:
@@ -112,7 +112,7 @@ class SuffixAutomaton:
             if len(after) == 1:
                 ((token, child),) = after.items()
             else:
-                token, child = max(after.items(), key=lambda item: count[item[1]])  # of equal ones the first seen
+                token, child = max(after.items(), key=lambda item: count[item[1]])  # ties: the first seen
             probability *= count[child] / (seen + doubt / match)
             if probability < least:
                 break
@@ -122,7 +122,7 @@ class SuffixAutomaton:
         return tokens, probabilities
 
     def _step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """The state and length of the longest suffix of a state's substring and a token that stands in the text."""
+        """The state and length of the longest suffix of a state's substring plus a token that occurs in the text."""
         while state >= 0 and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state] if state > 0 else 0

@@ -1,4 +1,4 @@
-"""The budget of a second drafter: the nodes it may add, by the recent gain of its nodes, row by row."""
+"""The budget of a second drafter: limits its added nodes per row by their recent gain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEPT = 0.9
 
 
 class Paying:
-    """Leaves added nodes out of a row's draft after they have cost more than they brought, until one would be right.
+    """Leaves added nodes out of a row's draft once they cost more than they gain, until one would have been accepted.
 
-    A cycle's added nodes bring the accepted ones among them, each worth the time that a token takes without them, and
-    cost the time of scoring them. Only earlier cycles of the row decide.
+    The gain of a cycle's added nodes is the number of accepted ones times the time per token without them; their cost
+    is the time of scoring them. The decision depends only on earlier cycles of the row.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Paying:
         self._rows = []
 
     def commit(self, committed: Committed) -> None:
-        """Counts the gain of the last draft's nodes; rows with a prompt join after the others."""
+        """Counts the gain of the last draft's added nodes; new rows are appended."""
         texts = gained(committed)
         if committed.prompt is not None:
             self._rows += [_Row() for _ in texts]
@@ -40,14 +40,14 @@ class Paying:
         self._rows = [self._rows[row] for row in rows]
 
     def paying(self, draft: TokenTree, both: TokenTree, costs: Costs) -> TokenTree:
-        """`both`, a draft with nodes added after its own, without those of the rows where they do not pay."""
+        """Returns `both`, `draft` followed by added nodes, without the added nodes of rows in which they do not pay."""
         own = draft.shape[1]
         columns = both.columns
         valid = [[*row] for row in columns[0]]
         for row, real, parents, texts in zip(self._rows, valid, *columns[1:], strict=True):
             nodes, added = costs.taken + sum(real[:own]), sum(real[own:])
             scoring = costs.score(nodes)
-            nodes_reversed = reversed(range(1, len(real)))  # of equal siblings the first one stays
+            nodes_reversed = reversed(range(1, len(real)))  # of siblings with equal tokens the first one stays
             row.children = {(parents[node], texts[node]): node for node in nodes_reversed if real[node]}
             row.own = own
             row.time = scoring + costs.level * draft.levels
@@ -65,7 +65,7 @@ class Paying:
 
 
 class _Row:
-    """Gain and cost of one row's added nodes."""
+    """Gain and cost of the added nodes of one batch row."""
 
     def __init__(self) -> None:
         self.resting = False

@@ -1,4 +1,4 @@
-"""Two drafters in one tree."""
+"""Merges the drafts of two drafters into one draft tree."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class Fused:
-    """Merges the proposals of two drafters, common prefixes being one node (RASD's fusion).
+    """Merges the proposals of two drafters into one tree with shared prefixes (RASD's fusion).
 
     The first drafter's nodes come first and all stay; the second one's follow while the tree has fewer than `nodes`. A
-    third drafter joins as a `fused` second one. Only the first may sample. The second one's nodes are `top`, and none
-    is merged into a sampled node, which keeps the distribution that was recorded for it. So every verifier that takes
-    mixed draws stays lossless.
+    third drafter can be added as a `fused` second one. Only the first may sample. The second one's nodes are `top` and
+    are never merged into sampled nodes, which keep their recorded distributions. Every verifier that supports mixed
+    draws therefore stays lossless.
 
     With a `tail`, the second drafter also copies after the first one's best path, which takes the first child of every
-    node: the first tokens of a draft are the better drafter's, the later ones the cheaper one's.
+    node: the better drafter proposes the first tokens of a draft, the cheaper one the later tokens.
 
-    Where `run.costs` is given, a row's draft is the first drafter's alone after the second one's nodes have cost more
-    than they brought, until one of them would have been right.
+    With `run.costs`, a row uses only the first drafter's draft once the second one's nodes cost more than they gain,
+    until one of them would have been accepted.
 
     Source: RASD (Quan et al. 2025, arXiv 2503.03434), its tree fusion and pruning; CS-Drafting (Chen et al. 2024, arXiv
     2312.11462), its horizontal cascade.
@@ -45,9 +45,9 @@ class Fused:
         first: the drafter whose nodes come first
         second: the drafter whose nodes are added, which must not sample
         tree: the tree policy of a first drafter that grows one
-        nodes: the most nodes of the tree, the root included; none for as many as both propose
-        tail: the most tokens that the second drafter copies after the first one's best path
-        plausible: the second drafter's nodes are left out where the first one finds them less probable than this
+        nodes: the largest number of nodes of the tree, the root included; none: all that both propose
+        tail: the largest number of tokens that the second drafter copies after the first one's best path
+        plausible: nodes of the second drafter to which the first gives a lower probability are left out
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class Fused:
 
 
 def pruned(tree: TokenTree, records: list[Proposals], plausible: float) -> TokenTree:
-    """A `top` tree without the nodes that a drafter finds less probable than `plausible`, and all below them.
+    """A `top` tree without nodes of drafter probability below `plausible` and without their descendants.
 
-    Nodes that it has no probability for stay: below nodes that it did not expand, and outside its draft vocabulary.
+    Nodes without such a probability stay: below nodes that were not expanded, and outside the draft vocabulary.
     """
     valid = tree.valid.tolist()
     for row, (real, record) in enumerate(zip(valid, records, strict=True)):

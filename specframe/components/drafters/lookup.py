@@ -15,13 +15,13 @@ from specframe.kernel.types import Committed, Context, Draw, TokenTree
 class Lookup:
     """Copies up to `length` tokens from the prompt and the text so far (Saxena 2023, prompt lookup decoding).
 
-    The longest suffix of at most `ngram` tokens that occurs earlier in the row decides, and of several
-    occurrences the earliest, as in transformers' `prompt_lookup_num_tokens`: it has the most to copy
-    after it. A copy ends where the text ends. Rows without a match draft nothing.
+    Copies what follows the longest suffix of at most `ngram` tokens that occurs earlier in the row, at its
+    earliest occurrence, which has the most tokens after it, as in transformers' `prompt_lookup_num_tokens`.
+    A copy ends at the end of the text. Rows without a match draft nothing.
 
     Options:
-        ngram: the longest suffix to look for
-        length: the most tokens to copy
+        ngram: the longest suffix to look up, in tokens
+        length: the largest number of tokens to copy
     """
 
     taps: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class Lookup:
         self._text = CommittedText()
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; a commit with a prompt brings new texts, and what is predicted of them."""
+        """Appends the committed tokens; a commit with a prompt adds new rows with their predicted continuations."""
         self._text.commit(with_predicted(committed))
 
     def keep(self, rows: Tensor) -> None:
@@ -77,6 +77,6 @@ class Lookup:
         for n in range(1, min(self.ngram, length - 1) + 1):
             wanted = tokens.gather(1, (count[:, None] - n).clamp(min=0))  # [B, 1] n-th token from the end
             hits = (hits if n == 1 else hits[:, 1:]) & (tokens[:, : length - n + 1] == wanted)
-            first = hits.to(torch.uint8).argmax(1)  # of equal ones the first
-            start = torch.where(hits.any(1), first + n, start)  # a longer match overrules
+            first = hits.to(torch.uint8).argmax(1)  # the first match
+            start = torch.where(hits.any(1), first + n, start)  # a longer match replaces a shorter one
         return start

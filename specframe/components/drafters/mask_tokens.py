@@ -1,4 +1,4 @@
-"""PARD's mask tokens: how many follow the text, which token they are, and how deep a draft may be."""
+"""PARD's mask tokens: their number, their token id, and the draft depth that they allow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe.kernel.types import Frontier
 
 @dataclass(frozen=True)
 class Masks:
-    """Number of mask tokens, 0 for a draft model without. Raises InputError for a negative number."""
+    """Number and token id of mask tokens, 0 for draft models without masks. Raises InputError for a negative number."""
 
     count: int = 0
     token: int | None = None
@@ -25,16 +25,16 @@ class Masks:
 
     @property
     def promise(self) -> Promise:
-        """Depth of a draft: with masks, a level each and one for the root."""
+        """Largest draft depth: with masks, one level per mask and one for the root."""
         return Promise(depth=self.count + 1) if self.count else Promise(path_in_frontier=True)
 
     @property
     def entry(self) -> dict[str, int]:
-        """Entry for the masks in a model's config: the token, by PARD's name."""
+        """Config entry of the mask token, under PARD's name."""
         return {"pard_token": self.token} if self.count and self.token is not None else {}
 
     def of(self, config: Any, vocab: int) -> Masks:
-        """A copy with the token of a model's config, where none is given. Raises CompositionError for a wrong one."""
+        """A copy with the mask token of a model's config as the default. Raises CompositionError if it is invalid."""
         if not self.count:
             return self
         token = getattr(config, "pard_token", None) if self.token is None else self.token
@@ -48,15 +48,15 @@ class Masks:
         return replace(self, token=token)
 
     def small(self, vocab: int) -> Masks:
-        """Returns as many masks for a model of another vocabulary."""
+        """A copy with the same number of masks for a model of another vocabulary size."""
         return replace(self, token=vocab - 1 if self.count else None)
 
     def laid(self, tokens: Tensor, after: Tensor) -> Tensor:
-        """Tokens [B, T] with the mask token where a row's own have ended, `after` [B, T] bool."""
+        """Tokens [B, T] with the mask token at the positions past a row's text, `after` [B, T] bool."""
         return tokens if not self.count or self.token is None else tokens.masked_fill(after, self.token)
 
     def check(self, frontier: Frontier) -> None:
-        """Raises CompositionError for nodes below the root, which masks give no proposals for."""
+        """Raises CompositionError for nodes below the root, for which masks give no proposals."""
         if bool((frontier.nodes != 0).any()):
             raise CompositionError(
                 f"the drafting model fills {self.count} masks and drafts no deeper: make the tree at most "

@@ -39,32 +39,32 @@ from specframe.recipes.versions import Renamed
 class ModelDrafter(ReadModel):
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
-    Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass. Beyond
-    its own context a row drafts nothing. It can be trained, also as a `fresh` Llama, or hybrid, of the target's
-    tokenizer (FastDraft, Zafrir et al. 2024). With `layers` it has these decoder layers alone, with the target's
-    weights where those are equal and untrained. The target's own checkpoint with `quantize` is the weights' half of
+    Proposes one level per forward pass; with a padded vocabulary, only the tokens with equal ids in both models. Rows
+    beyond the model's context draft nothing. It can be trained, also as a `fresh` Llama or hybrid with the target's
+    tokenizer (FastDraft, Zafrir et al. 2024). With `layers` it has only these decoder layers, and shares the target's
+    weights if they are equal and untrained. The target's own checkpoint with `quantize` is the weight part of
     QuantSpec (2025). With `masks` it is PARD (arXiv 2504.18583): trained to fill in mask tokens (rollout `masked-text`)
-    it proposes `masks` + 1 levels in one forward pass, and no deeper trees. With the head `acceptance`, which alone is
+    it proposes `masks` + 1 levels in one forward pass, and no deeper trees. With the head `acceptance`, the only part
     trained then, it rates its tokens (SpecDec++) for the tree `threshold`. With `together` it is EasySpec (arXiv
-    2502.02493): drafts are approximate, what is read of the text is not.
+    2502.02493): drafting is approximate, reading the committed text is exact.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
         weights: a trained drafter's folder, zoo://name or Hub name, in place of the model
-        fresh: the sizes of a new Llama by the names of its config, such as hidden_size; with `mamba_layers`, a hybrid's
+        fresh: the sizes of a new Llama by config name, such as hidden_size; with `mamba_layers`, of a hybrid
         dtype: the dtype of its weights; auto as for the target
-        device: where it runs; the target's device
+        device: the device it runs on; auto: the target's
         revision: a branch, tag or commit on the Hub
         attention: transformers' attn_implementation, sdpa or eager
-        layers: the decoder layers of `model` that it has, from 0, ascending; none: all, and all that `weights` have
-        quantize: in how many bits the layers' matrices are kept; int3 is a rounding to measure with, stored as int4
-        group: how many inputs share a scale there, a multiple of 32; at 32 a checkpoint's own blocks are used
-        masks: how many mask tokens follow the text (PARD); 0: none
-        mask_token: the token that they are; none: the `pard_token` of the model's config
+        layers: the decoder layers of `model` to use, from 0, ascending; none: all, or all of `weights`
+        quantize: bit width of the layers' matrices; int3 is a rounding for measurements, stored as int4
+        group: number of inputs per quantization scale, a multiple of 32; 32 uses a checkpoint's own blocks
+        masks: number of mask tokens after the text (PARD); 0: none
+        mask_token: the id of the mask token; none: the `pard_token` of the model's config
         head: the head that rates its tokens, `acceptance`; none: no rating
-        together: how many layers' attentions get one input in drafts, but for the first and the last layer's
-        together_mlp: whether their MLPs get one input, too, which is further from the model
-        kv_selection: what chooses the committed tokens that texts and drafts are read on, such as `window` (TriForce)
+        together: number of layers whose attentions share one input in drafts, except the first and the last layer
+        together_mlp: whether their MLPs share one input, too, a coarser approximation
+        kv_selection: chooses the committed tokens that texts and drafts attend to, such as `window` (TriForce)
     """
 
     taps: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class ModelDrafter(ReadModel):
         head: Head | None = None,
         kv_selection: KVSelection | None = None,
     ) -> ModelDrafter:
-        """A drafter around a model in memory, which it leaves as it is."""
+        """A drafter around a model in memory, which is not modified."""
         drafter = cls.__new__(cls)
         drafter._equip(masks or Masks(), head, kv_selection)
         drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
@@ -133,7 +133,7 @@ class ModelDrafter(ReadModel):
         return small.read_together(*self._together)
 
     def read_together(self, together: int, mlp: bool = False) -> ModelDrafter:
-        """This drafter, drafting with `together` layers at once. Raises InputError for a number it cannot."""
+        """This drafter, set to run `together` layers at once in drafts. Raises InputError for an invalid number."""
         if together < 1 or (together > 1 and (self.masks.count or self.head is not None)):
             raise InputError(f"a model drafter's `together` is at least 1, and 1 with masks or a head, not {together}")
         self._together = together, mlp
@@ -147,7 +147,7 @@ class ModelDrafter(ReadModel):
         self._rating = Rating(head)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
+        """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward pass."""
         self._slots, self._room, self._rooted = slots, room, False  # whether this draft's root was read
         self._session: ModelReading | None = None
         self._asked: Frontier | None = None
@@ -156,7 +156,7 @@ class ModelDrafter(ReadModel):
 
     @property
     def _reading(self) -> ModelReading:
-        """Session's reading state of its rows."""
+        """The session's reading state."""
         if self._session is None:
             loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
             forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
@@ -169,7 +169,7 @@ class ModelDrafter(ReadModel):
 
     @property
     def module(self) -> nn.Module:
-        """The model, or its head alone, with gradients; weights shared with the target are copied from then on."""
+        """The trainable model, or only its head; weights shared with the target are copied first."""
         if self._rating.head is not None:
             return self._rating.module
         if not self._loaded.own:
@@ -179,14 +179,14 @@ class ModelDrafter(ReadModel):
         return trainable(self._loaded, self._rating.shared)
 
     def save(self, folder: Path) -> None:
-        """Writes the model and its tokenizer as a model's folder, each file whole or not at all; or the head."""
+        """Writes the model and its tokenizer as a model folder, each file atomically; or only the head."""
         if self._rating.head is not None:
             self._rating.head.save(folder)
         else:
             save_model(self._reader.model, self._reader.tokenizer, folder, self.masks.entry)
 
     def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
-        """The logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V], with gradients."""
+        """The logits after every token of texts [B, L], which may end in drafts: [B, L, V], with gradients."""
         return read_on(self._reader.model, tokens, drafts, self._reader.context)
 
     def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,15 +209,15 @@ class ModelDrafter(ReadModel):
         return read_exits(self._reader.model, self._ending, tokens, checked_exits(exits, self.depth), kept)
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-        """The texts [B, L] with samples of the model in place of the tokens from `start` [B] >= 1 on, [B, L]."""
+        """The texts [B, L] with the tokens from `start` [B] >= 1 on replaced by samples of the model, [B, L]."""
         return sample_on(self._reader.model, tokens, start, temperature)
 
     def as_target(self) -> HFTarget:
-        """The model as a target of its own state; loads it."""
+        """The model as a target with separate state; loads the model."""
         return self._loaded.as_target()
 
     def bind(self, target: Target) -> None:
-        """Finds the tokens that the target has, too; raises CompositionError for another family's, or device."""
+        """Finds the tokens shared with the target; raises CompositionError for another model family or device."""
         self._target = target
         if self.masks.count or self._together[0] > 1:
             self._reader.parts.require_rewindable("draft with masks, or with layers together")
@@ -230,7 +230,7 @@ class ModelDrafter(ReadModel):
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
-        last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)  # a draft stays within it
+        last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)  # a draft stays within the context
         text, self._rooted = self._reading.text, False
         if min(text.lengths) > last:
             return TokenTree.root_only(root)
@@ -241,7 +241,7 @@ class ModelDrafter(ReadModel):
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits after each frontier node: one level, or with masks all of them below the root."""
+        """The logits after each frontier node: one level, or with masks all levels below the root."""
         if self._exits:
             return self.expand_to(frontier, self.depth)
         begins, self._rooted = not self._rooted or frontier.tree.levels == 0, True
@@ -257,9 +257,9 @@ class ModelDrafter(ReadModel):
         return self._rating.propose(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
 
     def exit_after(self, exits: Sequence[int]) -> None:
-        """Prepares `expand_to` for these numbers of layers, ascending, and ends the session; loads the model.
+        """Prepares `expand_to` for these exits, ascending numbers of layers, and ends the session; loads the model.
 
-        Raises InputError for numbers that the model does not have, CompositionError with masks.
+        Raises InputError for exits beyond the model's layers, CompositionError with masks.
         """
         if self.masks.count or self.head is not None or self._together[0] != 1 or self.kv_selection is not None:
             raise CompositionError("exits need a plain model: leave out masks, head, together, KV selection or exits")
@@ -269,9 +269,9 @@ class ModelDrafter(ReadModel):
 
     @torch.no_grad()
     def expand_to(self, frontier: Frontier, exit: int) -> Proposal:
-        """The logits after each frontier node by the first `exit` layers, one of those prepared or all, [B, F, 1, V].
+        """The logits after each frontier node by the first `exit` layers, a prepared exit or all layers: [B, F, 1, V].
 
-        They are those of the sub-model that reads the whole text: layers that are not asked catch up later.
+        They equal those of the sub-model on the whole text: layers that were not run catch up later.
         """
         reading, part = self._reading, [*self._exits, self.depth].index(exit)
         if part and self._asked is frontier:
@@ -282,7 +282,7 @@ class ModelDrafter(ReadModel):
         return self.expand_to(frontier, exit) if part else self._rating.propose(logits[:, :, None])
 
     def commit(self, committed: Committed) -> None:
-        """Takes note of the tokens, which the next draft reads."""
+        """Records the tokens, which the next draft reads."""
         self._reading.commit(committed)
 
     def rewind(self, count: Tensor) -> None:
@@ -294,6 +294,6 @@ class ModelDrafter(ReadModel):
         self._reading.keep(rows)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Means of the committed tokens that drafts saw, where there is a KV selection."""
+        """Mean numbers of committed tokens that drafts attended to, if there is a KV selection."""
         found = self._seen.figures(self.kv_selection.budget) if self.kv_selection is not None else {}
         return {"KV selection": found} if found else {}

@@ -21,13 +21,13 @@ from specframe.neural.forward import Forward, Output, Pass
 
 
 class Rating:
-    """A head that rates tokens of a drafting model, which makes its own logits: the head `acceptance`, or none.
+    """An optional head, `acceptance`, that rates the tokens of a drafting model; the model computes the logits.
 
-    `shared` are the tokens that the target has, too.
+    `shared` holds the tokens that model and target share.
     """
 
     def __init__(self, head: Head | None) -> None:
-        """Raises CompositionError for a head that rates nothing, or is to make the logits."""
+        """Raises CompositionError for a head that gives no ratings or computes logits."""
         self.head: Any = head
         self.shared: Shared | None = None
         if head is None:
@@ -44,7 +44,7 @@ class Rating:
         return module
 
     def bind(self, loaded: Loaded) -> None:
-        """Binds the head to the model. Raises CompositionError for one that native code computes."""
+        """Binds the head to the model. Raises CompositionError for a model run by native code."""
         if self.head is None:
             return
         if loaded.native is not None:
@@ -56,7 +56,7 @@ class Rating:
 
     @property
     def known(self) -> int | None:
-        """Size of the model's vocabulary where the target's is another; None: the same."""
+        """Size of the model's vocabulary if it differs from the target's; otherwise None."""
         return None if self.shared is None else self.shared.known
 
     def rated(self, forward: Forward) -> Forward:
@@ -64,7 +64,7 @@ class Rating:
         return forward if self.head is None else RatedForward(forward, self.head)
 
     def propose(self, found: Tensor) -> Proposal:
-        """Returns the proposal, of tokens that the target has, given the output of rated passes, [B, F, K, V]."""
+        """The proposal over the target's tokens, given the output of rated passes, [B, F, K, V]."""
         logits, confidence = (found, None) if self.head is None else (found[..., :-1], found[..., -1])
         if (shared := self.shared) is None:
             return Proposal(logits, confidence)
@@ -72,9 +72,9 @@ class Rating:
 
 
 class RatedForward:
-    """A forward pass whose logits have one column more: the confidence in the tokens drafted from them.
+    """A forward pass whose logits have one extra column: the confidence in the tokens drafted from them.
 
-    So the confidence goes wherever its logits go.
+    The confidence thus stays with its logits.
     """
 
     def __init__(self, inner: Forward, rater: Any) -> None:
@@ -83,7 +83,7 @@ class RatedForward:
         self._inner, self._rater = inner, rater
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs the forward pass, and rates the positions to keep by the LM head's inputs."""
+        """Runs the forward pass and rates the positions to keep, from the LM head's inputs."""
         logits, found = self._inner.run(replace(asked, taps=asked.taps | {"last"}), memory)
         features = {tap: found[tap] for tap in asked.taps}
         if logits is None:

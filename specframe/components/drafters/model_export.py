@@ -1,4 +1,4 @@
-"""A drafting model in the forms of vLLM, transformers and llama.cpp."""
+"""Exports a drafting model for vLLM, transformers and llama.cpp."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COMMANDS = {
 
 
 def export(drafter: ReadModel, form: str) -> Export:
-    """The drafter's model and tokenizer in a form, for a drafter that is bound to its target.
+    """The model and tokenizer in the format of another engine, for a drafter bound to its target.
 
-    Raises WeightsError, every reason named, where the form has no place for something.
+    Raises WeightsError with all reasons if the format cannot represent the drafter.
     """
     reader = drafter._reader
     model: Any = reader.model

@@ -1,4 +1,4 @@
-"""Reading states of drafting models on a part of the text, and of those with recurrent layers."""
+"""Reading states of drafting models with a KV selection, and of those with recurrent layers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from specframe.neural.recurrent import HybridCache
 from specframe.neural.transfer import tensor_on
 
 PIECE = 128
-"""Tokens of a text that are read at once on a part of it: what each of them sees takes memory."""
+"""Number of tokens read at once under a KV selection, as each token's attention mask takes memory."""
 
 
 class ReadModel:
-    """A drafting model that is loaded when it is first asked for, and what is read from it."""
+    """A drafting model that is loaded on first use, and the properties read from it."""
 
     masks: Masks
     head: Head | None
@@ -78,14 +78,14 @@ class ReadModel:
 
 
 def reading_of(reader: HFTarget, kv_selection: KVSelection | None = None) -> type[ModelReading]:
-    """The kind of reading that the layers of a drafting model need."""
+    """The class of reading state for the layers of a drafting model."""
     if kv_selection is not None:
         return SeeingReading
     return ModelReading if reader.parts.memory.rewindable else RecurrentReading
 
 
 def check_options(masks: Masks, head: Head | None, kv_selection: KVSelection | None) -> None:
-    """Raises CompositionError for options of a model drafter that do not go together."""
+    """Raises CompositionError for incompatible options of a model drafter."""
     if masks.count and head is not None:
         raise CompositionError("a model drafter's head rates one level: leave out masks, or the head")
     if kv_selection is not None and masks.count:
@@ -102,17 +102,17 @@ def check_options(masks: Masks, head: Head | None, kv_selection: KVSelection | N
 
 
 def check_kv_selection(kv_selection: KVSelection | None, reader: HFTarget) -> None:
-    """Raises CompositionError for a drafting model that cannot be read on what a KV selection chooses."""
+    """Raises CompositionError for a drafting model that does not support a KV selection."""
     if kv_selection is not None:
         reader.parts.require_rewindable("draft on a part of the text")
         require_kv_selection(reader.config, kv_selection.budget, reader.context, "the drafting model")
 
 
 class SeeingReading(ModelReading):
-    """The rows of a session, as a drafting model reads them on a part of the text.
+    """The reading state of a session's rows under a KV selection.
 
-    A token sees itself and what is chosen of the text before it. So a model that was trained on short texts never sees
-    tokens that are far apart, but for the first ones.
+    A token attends to itself and to the chosen earlier tokens. A model trained on short texts therefore never attends
+    to distant tokens, except for the first ones.
     """
 
     _seen = torch.zeros(0, 1, 0, dtype=torch.bool)  # [B, 1, S], what was chosen for the draft
@@ -120,7 +120,7 @@ class SeeingReading(ModelReading):
     read_path = ModelReading.read_in_turn
 
     def commit(self, committed: Committed) -> None:
-        """Takes note of the tokens, which the next draft reads; reads the prompts of new rows."""
+        """Records the tokens, which the next draft reads; reads the prompts of new rows."""
         before = len(self.rows.counts)
         self.text.commit(committed)
         if committed.prompt is not None:
@@ -136,7 +136,7 @@ class SeeingReading(ModelReading):
         return logits
 
     def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
-        """Nodes [B, F] of a draft, with what they see: the chosen tokens, and their paths."""
+        """A pass over nodes [B, F] of a draft, which attend to the chosen tokens and their own paths."""
         placed = super().place_nodes(tree, nodes)
         assert isinstance(placed.visibility, Mask)
         visible, origin = placed.visibility.visible.clone(), self.rows.origin
@@ -158,7 +158,7 @@ class SeeingReading(ModelReading):
     def _read(self, ends: Sequence[int], row: int = 0) -> Tensor:
         """Reads the rows from `row` on up to their `ends`, in pieces: the logits [R, 1, V] after them.
 
-        A row that is at its end before others reads its last piece again.
+        Rows that end before others read their last piece again.
         """
         text, rows, device = self.text, self.rows, self.text.count.device
         starts = [min(known, end - 1) for known, end in zip(rows.counts, ends, strict=True)][row:]
@@ -180,11 +180,11 @@ class SeeingReading(ModelReading):
 
 
 class RecurrentReading(ModelReading):
-    """The rows of a session, as a drafting model with recurrent layers reads them.
+    """The reading state of a session's rows for a drafting model with recurrent layers.
 
-    Newly committed tokens are a tree of one branch, all of which is accepted: so rows may have read unlike numbers of
-    tokens. The nodes of a draft are read with all their ancestors and leave nothing, so that no state is kept for a
-    node; a level's forward pass grows by the levels above it.
+    Newly committed tokens are read as a fully accepted tree of one branch, so that rows may have read different
+    numbers of tokens. Draft nodes are read together with all their ancestors and no state is stored for them, so the
+    forward pass of a level includes the levels above it.
     """
 
     memory = HybridCache
@@ -193,7 +193,7 @@ class RecurrentReading(ModelReading):
     read_path = ModelReading.read_in_turn
 
     _root = torch.zeros(0, 1, 1)
-    """The logits [B, 1, V] after the rows' committed tokens; rows that joined since have none yet."""
+    """The logits [B, 1, V] after the rows' committed tokens; rows added later have none yet."""
 
     def read_committed(self) -> Tensor:
         """Reads the tokens committed since the last draft: the logits [B, 1, V] after the root."""
@@ -225,7 +225,7 @@ class RecurrentReading(ModelReading):
         chosen = needed.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # [B, W], in order
         among = tree.ancestors.gather(1, chosen[..., None].expand(-1, -1, tree.tokens.shape[1]))
         sees = among.gather(2, chosen[:, None].expand(-1, width, -1))  # [B, W, W]
-        sees = sees & sees.new_ones(width, width).tril()  # what a row does not need may stand in any order
+        sees = sees & sees.new_ones(width, width).tril()  # nodes that a row does not need may be in any order
         positions = (self.text.count[:, None] - 1 + tree.depth).gather(1, chosen)
         keep = (needed.cumsum(1) - 1).gather(1, nodes).clamp(min=0)
         visibility = Tree(sees, self.rows.count, self.rows.base, self.rows.even)
@@ -236,7 +236,7 @@ class RecurrentReading(ModelReading):
     def rewind(self, count: Tensor) -> None:
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow.
 
-        No token can be taken out of a state, so a row that has read more reads its text again.
+        A recurrent state cannot be rolled back, so a row that has read more tokens reads its text again.
         """
         rows = self.rows
         again = rows.count > count
@@ -252,5 +252,5 @@ class RecurrentReading(ModelReading):
         super().keep(rows)
 
     def _roots(self, count: int) -> Tensor:
-        """The logits of so many rows, zeros for those that joined since."""
+        """The logits of `count` rows, zeros for rows added later."""
         return pad(self._root, (0, 0, 0, 0, 0, count - len(self._root)))

@@ -26,29 +26,29 @@ SPARE = 64
 
 
 class ModelReading:
-    """The rows of a session, as a drafting model reads them.
+    """The reading state of a drafting model for the rows of a session.
 
-    A draft's entries are never kept: the next draft's first forward reads all newly committed tokens together, which
-    costs no forward of its own.
+    Cache entries of a draft are never kept: the next draft's first forward pass reads all newly committed tokens
+    together, so no extra forward pass is needed.
 
-    With several parts of the layers, the first reads everything; `Deeper` reads on with the others.
+    If the layers are split into parts, the first part reads everything; `Deeper` runs the others.
 
     Args:
         forward: the model's forward pass.
-        parts: the layers of each part; None: all that there are.
-        layers: how many layers have keys and values.
-        context: how many positions the model has.
-        slots: how many rows there will be, at most.
-        room: how many positions a row will take.
+        parts: the layers of each part; None: all layers.
+        layers: number of layers with keys and values.
+        context: number of positions of the model.
+        slots: largest number of rows.
+        room: number of positions needed per row.
         masks: the mask tokens after the text.
-        known: how many tokens the model has; the last of them is read in place of tokens beyond them. None: all.
-        kv_selection: what chooses the committed tokens that are seen; see `SeeingReading`. None: all are.
+        known: vocabulary size of the model; larger token ids are read as its last token. None: no limit.
+        kv_selection: chooses the committed tokens to attend to; see `SeeingReading`. None: all.
     """
 
     memory: type[SlotCache] = SlotCache
-    """The kind of memory that the layers need."""
+    """The class of cache for the layers."""
     rooted = True
-    """True if a draft's root is read with the committed tokens, and counted among their entries."""
+    """True if a draft's root is read with the committed tokens and its entry counts as one of theirs."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class ModelReading:
     ) -> None:
         self.text = CommittedText()
         self.rows = SlotMap(self.memory(layers, min(room, FIRST) + SPARE, slots), rooted=self.rooted)
-        """The rows' entries of the first part of the layers."""
+        """Cache entries of the rows for the first part of the layers."""
         self.slots = slots
         self._forward = forward
         self.drafting = forward
-        """The forward pass over a draft's nodes, which may be another."""
+        """The forward pass over a draft's nodes, which may differ from `forward`."""
         self._parts = parts
         self._context = context
         self._masks = masks
@@ -77,10 +77,10 @@ class ModelReading:
         self.deeper = [Deeper(self, part) for part in range(1, len(parts))]
 
     def commit(self, committed: Committed) -> None:
-        """Takes note of the tokens, which the next draft reads.
+        """Records the tokens, which the next draft reads.
 
-        New rows that join others read their prompts at once: in the next draft's forward every other row would be
-        padded to the length of their prompts. So do all rows of recurrent layers, whose states begin with a text.
+        Rows added to others read their prompts now, as the next draft's forward pass would pad every other row
+        to the length of the prompts. With recurrent layers all new rows do, as their states start with the prompt.
         """
         before = len(self.rows.counts)
         self.text.commit(committed)
@@ -130,7 +130,7 @@ class ModelReading:
         return logits
 
     def read_path(self, tree: TokenTree, nodes: Tensor) -> Tensor:
-        """Reads nodes [B, F], the root and a path below it, in one pass with the committed tokens: logits [B, F, V]."""
+        """Reads the committed tokens and nodes [B, F], the root and a path below it, in one pass: logits [B, F, V]."""
         if self.drafting is not self._forward:
             return self.read_in_turn(tree, nodes)
         known = list(self.rows.counts)
@@ -145,16 +145,16 @@ class ModelReading:
         return logits
 
     def read_in_turn(self, tree: TokenTree, nodes: Tensor) -> Tensor:
-        """Reads the committed tokens, and then the other nodes [B, F] of a path from the root: [B, F, V]."""
+        """Reads the committed tokens, then in a second pass the other nodes [B, F] of a path: [B, F, V]."""
         root = self.read_committed()
         return torch.cat([root, self.read_nodes(tree, nodes[:, 1:])], 1)
 
     def after_committed(self, tree: TokenTree, nodes: Tensor | None, known: Sequence[int] | None) -> Pass:
-        """Nodes [B, F] of a draft, none the root, after the committed tokens that are not known, the root among them.
+        """A pass over the unread committed tokens, the root included, followed by draft nodes [B, F] below the root.
 
-        Without nodes, or without a number of known tokens of each row, the others stand alone.
+        `known` is each row's number of read tokens. Without `nodes` or without `known` that part is left out.
         """
-        width = self.rows.origin + tree.tokens.shape[1] + 1  # one slot more, for columns that a row does not need
+        width = self.rows.origin + tree.tokens.shape[1] + 1  # one extra slot, for columns that a row does not need
         parts = [] if known is None else [self._committed(known, width)]
         if nodes is not None:
             placed = self.place_nodes(tree, nodes)
@@ -166,9 +166,9 @@ class ModelReading:
         return Pass(tokens, positions, Mask(seen, slots, drafted))
 
     def _committed(self, known: Sequence[int], width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, positions and slots [B, C] of the committed tokens beyond the known, and the slots each of them sees.
+        """Tokens, positions and slots [B, C] of the unread committed tokens, and the slots each of them attends to.
 
-        All rows end with their roots. A row with fewer tokens reads some again, or the content of the last slot.
+        Each row ends with its root. Rows with fewer unread tokens read some again, or the content of the last slot.
         """
         text = self.text
         starts = [min(had, have - 1) for had, have in zip(known, text.lengths, strict=True)]
@@ -187,13 +187,13 @@ class ModelReading:
         return logits
 
     def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
-        """Nodes [B, F] of a draft, with what they see: the committed tokens, and their paths."""
+        """A pass over nodes [B, F] of a draft, which attend to the committed tokens and their own paths."""
         positions = self.text.count[:, None] - 1 + tree.depth
         visibility = self.rows.nodes(tree, nodes, positions)
         return Pass(tree.tokens.gather(1, nodes), positions.gather(1, nodes), visibility)
 
     def run(self, part: int, asked: Pass, forward: Forward | None = None) -> Tensor | None:
-        """The logits [B, E, V] of the tokens to keep, by one part of the layers; the input of the next one is noted."""
+        """The logits [B, E, V] of the tokens to keep, by one part of the layers; stores the input of the next part."""
         chosen = self._parts[part]
         taps = frozenset[str]()
         if chosen is not None and part < len(self.deeper):
@@ -222,10 +222,10 @@ class ModelReading:
 
 
 class Deeper:
-    """Further layers of a drafting model, which catch up with the layers before them when they are used.
+    """Later layers of a drafting model, which catch up with the earlier layers when they are used.
 
-    They then read every token that they have not read yet, so they answer as the model's first layers, up to their last
-    one, would after the whole text.
+    They then read every token that they have not read yet, so that their logits equal those of the model up to their
+    last layer on the whole text.
     """
 
     def __init__(self, reading: ModelReading, part: int) -> None:
@@ -236,19 +236,19 @@ class Deeper:
         self._states = torch.zeros(0)  # [slots, capacity, D]: the output of the layers before them for each slot
         self._rooted = False  # whether they have read the committed tokens, up to the root, in this draft
         self._waiting: list[Tensor] = []  # nodes [B, F] of the draft that they have not read
-        self._found: Tensor | None = None  # the logits of the nodes that were asked last
+        self._found: Tensor | None = None  # the logits of the last requested nodes
 
     def begin(self) -> None:
         """Begins a draft and drops the entries of an earlier one."""
         self._rooted, self._waiting, self._found = False, [], None
 
     def await_nodes(self, nodes: Tensor) -> None:
-        """Takes note of nodes [B, F] that the first layers read now."""
+        """Records nodes [B, F] that the first layers read now."""
         self._waiting.append(nodes)
         self._found = None
 
     def take(self, states: Tensor, asked: Pass) -> None:
-        """Keeps the states [B, T, D] in which the tokens of a forward pass reach these layers, for their slots."""
+        """Stores the hidden states [B, T, D] that enter these layers in a forward pass, by slot."""
         slots = asked.visibility.slots
         if isinstance(slots, int):
             slots = torch.arange(slots, slots + states.shape[1], device=states.device).expand(len(states), -1)
@@ -262,7 +262,7 @@ class Deeper:
         self._states[rows, slots] = states
 
     def entries(self, slots: Tensor, row: int = 0) -> Tensor:
-        """The states [B, T, D] in which slots [B, T] of the rows from `row` on reach these layers."""
+        """The stored input states [B, T, D] of slots [B, T], for the rows from `row` on."""
         return self._states[torch.arange(row, row + len(slots), device=slots.device)[:, None], slots]
 
     def keep(self, rows: Tensor) -> None:
@@ -272,7 +272,7 @@ class Deeper:
             self._states[: len(rows)] = self._states[rows]
 
     def read(self, tree: TokenTree, asked: int) -> Tensor:
-        """The logits [B, F, V] after the last F nodes of a draft that the first layers read; the root is one of it."""
+        """The logits [B, F, V] after the last F = `asked` nodes read by the first layers; the root counts as a node."""
         if self._found is not None:
             return self._found
         reading, text = self._reading, self._reading.text

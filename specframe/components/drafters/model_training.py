@@ -1,4 +1,4 @@
-"""A drafting model that learns: made anew, sampled from, read after several of its layers, and saved."""
+"""Training of a drafting model: initialisation, sampling, early-exit logits, saving."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SIZES = (
 )
 """Options of a fresh model."""
 HEAD = 64
-"""The width of an attention head, where the number of heads is not given."""
+"""Width of an attention head if the number of heads is not given."""
 STATE = 64
 """Size of the state of a fresh hybrid's heads."""
 STEPS = (1e-3, 1e-1)
@@ -50,7 +50,7 @@ STEPS = (1e-3, 1e-1)
 
 
 def checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of a fresh model, all of them. Raises InputError for one that is unknown or not positive."""
+    """The complete sizes of a fresh model. Raises InputError for an unknown or non-positive size."""
     if unknown := sorted(sizes.keys() - set(SIZES)):
         raise InputError(f"a fresh model has no size {unknown[0]!r}; there are {', '.join(SIZES)}")
     if wrong := [name for name, value in sizes.items() if value < 1]:
@@ -77,10 +77,10 @@ def checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
-    """A random Llama of these sizes, of the target's vocabulary, tokenizer, context and device, in float32.
+    """A random Llama of these sizes in float32, with the target's vocabulary, tokenizer, context and device.
 
-    With `mamba_layers` it is a hybrid, a Bamba whose first so many layers are Mamba-2's. The same sizes give the same
-    weights. Raises CompositionError for a target that is no transformers model.
+    With `mamba_layers` it is a hybrid: a Bamba whose first `mamba_layers` layers are Mamba-2 layers. The weights depend
+    only on the sizes. Raises CompositionError if the target is not a transformers model.
     """
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
@@ -107,7 +107,7 @@ def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
 
 
 def _hybrid(values: Mapping[str, Any], mamba: int) -> Any:
-    """The config of a hybrid whose first layers are Mamba-2's, twice as wide inside as the model, as in its paper."""
+    """Config of a hybrid whose first layers are Mamba-2 layers with twice the model's width, as in the paper."""
     from transformers import BambaConfig
 
     heads = values["num_attention_heads"]
@@ -123,18 +123,18 @@ def _hybrid(values: Mapping[str, Any], mamba: int) -> Any:
 
 @torch.no_grad()
 def _start_scans(model: nn.Module) -> None:
-    """Draws the scans' steps as Mamba-2's authors do, log-uniformly, and their decays from 1 to 16."""
+    """Initialises the scans' steps log-uniformly and their decays from 1 to 16, as in the Mamba-2 code."""
     low, high = (math.log(step) for step in STEPS)
     for name, parameter in model.named_parameters():
         if name.endswith("dt_bias"):
             step = (low + (high - low) * torch.rand(parameter.shape)).exp()
-            parameter.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step again
+            parameter.copy_(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
         elif name.endswith("A_log"):
             parameter.copy_((1 + 15 * torch.rand(parameter.shape)).log())
 
 
 def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: int) -> Tensor:
-    """The model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
+    """The model's logits after every token of texts [B, L], which may end in drafts: [B, L, V]."""
     options: dict[str, Any] = {}
     if drafts is not None:
         options = options_of_drafts(drafts, context, windows_of(model), next(model.parameters()).dtype)
@@ -144,7 +144,7 @@ def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: in
 
 @torch.no_grad()
 def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-    """The texts [B, L] with the model's samples in place of the tokens from `start` [B], at least 1, on."""
+    """The texts [B, L] with the tokens from `start` [B] >= 1 on replaced by samples of the model."""
     from transformers import DynamicCache
 
     training = model.training
@@ -164,16 +164,16 @@ def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: floa
 def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth: Tensor, real: Tensor) -> Tensor:
     """The logits of texts [B, L] and, after them, of mask rows, [B, L + M, V]; gradients reach the model.
 
-    The row of depth d below a place is the mask token, d positions after it. It sees the text up to the place and the
-    rows of the same place that are no deeper (PARD, arXiv 2504.18583), so the rows above it must be among them.
+    The row of depth d for a position is the mask token, d positions later. It attends to the text up to the position
+    and to the position's rows of depth <= d (PARD, arXiv 2504.18583), so all shallower rows must be present.
 
     Args:
         model: the drafting model.
         tokens: [B, L] int64.
         mask: the mask token.
-        places: [B, M] int64, of the text.
+        places: [B, M] int64, positions in the text.
         depth: [M] int64, from 1 on.
-        kept: [B, M] bool, which rows there are; the logits of the others mean nothing.
+        real: [B, M] bool, which rows exist; the logits of the others are undefined.
     """
     batch, length = tokens.shape
     index = torch.arange(length, device=tokens.device)
@@ -196,10 +196,10 @@ def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth
 def save_model(
     model: nn.Module, tokenizer: Any, folder: Path, entries: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Writes a model and its tokenizer as `model: folder` loads them, each file whole or not at all.
+    """Writes a model and its tokenizer in the format that `model: folder` loads, each file atomically.
 
-    `entries` are added to its config.json. Raises WeightsError where the folder cannot be written; its contents then
-    stay.
+    `entries` are added to its config.json. Raises WeightsError if the folder cannot be written, and leaves it
+    unchanged.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def save_model(
 
 
 def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The exits. Raises InputError unless they are ascending numbers from 1 to the number of layers."""
+    """The exits as a tuple. Raises InputError unless they are ascending numbers from 1 to the number of layers."""
     if not exits or list(exits) != sorted(set(exits)) or exits[0] < 1 or exits[-1] > layers:
         raise InputError(f"exits are ascending numbers of layers from 1 to {layers}, not {list(exits)}")
     return tuple(exits)
@@ -231,8 +231,8 @@ def read_exits(
 ) -> list[Callable[[], Tensor]]:
     """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
-    The logits are the model's `ending` applied to the output of the last of these layers, and gradients reach all of
-    it. One forward pass serves all exits. Where `running` [layers, B] is False, a layer passes a text's states on
+    The logits are `ending` applied to the output of the exit's last layer, with gradients for the whole model. One
+    forward pass serves all exits. Where `running` [layers, B] is False, a layer passes a text's states on
     unchanged.
     """
     found = architectures.layers(model, model.config.get_text_config())
@@ -248,7 +248,7 @@ def read_exits(
 
 
 def _leave_out(runs: Tensor, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-    """A layer's output where `runs` [B], its input elsewhere."""
+    """A layer's output where `runs` [B] is True, its input elsewhere."""
     hidden = output if isinstance(output, Tensor) else output[0]
     mixed = torch.where(runs[:, None, None], hidden, given[0] if given else named["hidden_states"])
     return mixed if isinstance(output, Tensor) else (mixed, *output[1:])

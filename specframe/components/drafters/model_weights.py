@@ -1,4 +1,4 @@
-"""The weights of a drafting model: a checkpoint of its own or the target's, whole or in part, and whether they fit."""
+"""Weights of a drafting model: loads all or some layers of a checkpoint, and checks that they fit the target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specframe.neural.forward import Forward, GroupedForward, Pass
 from specframe.neural.quantize import Quantization
 
 Coarseness = Literal["int3", "int4", "int8"]
-"""Number of bits of a drafting model's layers; 3 take the storage of 4."""
+"""Quantization of a drafting model's layers; int3 is stored as int4."""
 STEPS = {"int3": 7, "int4": 15, "int8": 15}
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, and how it is computed."""
+    """A loaded model and its forward passes."""
 
     reader: HFTarget
     native: NativeForward | None = None
@@ -45,7 +45,7 @@ class Loaded:
     """True if the weights are the drafter's own, not the target's."""
 
     def as_target(self) -> HFTarget:
-        """A target of its own state around the same weights, computed in the same way, whose memory has queries."""
+        """A target with separate state around the same weights and forward pass, whose cache stores queries."""
         target = self.reader.sibling()
         target.computing.inner = self.forward
         target.parts.taps.request_queries()
@@ -57,7 +57,7 @@ class Loaded:
         return self.native or self.reader.forward
 
     def together(self, count: int, whole: bool) -> Forward | None:
-        """The forward pass in which groups of `count` layers get one input, whole or not; None for groups of one."""
+        """The forward pass in which `count` layers at a time share one input, MLPs too if `whole`; None for one."""
         if count == 1:
             return None
         return GroupedForward(self.forward, count, whole, self.planes, self.reader.embed, self._end())
@@ -77,7 +77,7 @@ class Loaded:
         return lambda asked, states, memory: asked.selected(model(asked.tokens, states))
 
     def parts(self, exits: Sequence[int] = ()) -> list[LayerChoice | None]:
-        """The layers of each of the parts that end after these numbers of layers; None: all that there are."""
+        """The layers of each part, given the numbers of layers after which parts end; None: all layers."""
         layers = list(self.layers) if self.native is not None else list(range(self.planes))
         ends = [*exits, len(layers)]
         parts = [layers[start:end] for start, end in zip([0, *exits], ends, strict=True)]
@@ -91,7 +91,7 @@ class Loaded:
 
     @property
     def planes(self) -> int:
-        """Number of layers that a cache has room for."""
+        """Number of layers in the KV cache."""
         return self.count if self.native is not None else int(self.reader.config.num_hidden_layers)
 
 
@@ -101,7 +101,7 @@ class Checkpoint:
 
     model: str
     fresh: dict[str, int] | None = None
-    """The sizes of a new model in its place."""
+    """The sizes of a new model instead of a checkpoint."""
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str = "auto"
     revision: str | None = None
@@ -125,9 +125,9 @@ class Checkpoint:
             raise InputError("a model drafter's `group` is how many inputs share a scale: it needs `quantize`")
 
     def load(self, target: Target | None) -> Loaded:
-        """The model; its weights are the target's where it is to be some layers of the target's own checkpoint.
+        """The model; shares the target's weights if it consists of layers of the target's own checkpoint.
 
-        Raises the errors of `HFTarget`, and CompositionError for layers or a rounding that the model cannot have.
+        Raises the errors of `HFTarget`, and CompositionError for unsupported layers or quantization.
         """
         if self.fresh is not None and target is not None:
             return Loaded(fresh_model(self.fresh, target))
@@ -176,7 +176,7 @@ class Checkpoint:
         return Loaded(reader, native, self.layers, count, own)
 
     def _round(self, whole: HFTarget, coarseness: Coarseness) -> NativeForward | None:
-        """Puts the matrices into so few bits; the native forward pass that computes with them, where it can."""
+        """Quantizes the matrices; returns the native forward pass that computes with them, if supported."""
         quantization: Quantization = "int8" if coarseness == "int8" else "int4"
         plain = coarseness == quantization and self.group == BLOCK
         quantize(whole.model, quantization, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
@@ -188,14 +188,14 @@ class Checkpoint:
 
 
 def own(loaded: Loaded) -> Loaded:
-    """A forward with a copy of the weights, computed by transformers."""
+    """A copy with its own weights, run by transformers."""
     reader = HFTarget.from_model(deepcopy(loaded.reader.model), loaded.reader.tokenizer)
     reader.quantization = loaded.reader.quantization
     return Loaded(reader)
 
 
 def trainable(loaded: Loaded, shared: Shared | None) -> nn.Module:
-    """The model with gradients. Raises CompositionError for a quantized one, or of another vocabulary's size."""
+    """The trainable model. Raises CompositionError for a quantized model or another vocabulary size."""
     if shared is not None:
         raise CompositionError(
             "a model drafter that shares a part of its tokens with the target drafts for it, but cannot be trained on "
@@ -207,12 +207,12 @@ def trainable(loaded: Loaded, shared: Shared | None) -> nn.Module:
 
 
 FAMILY = 0.9
-"""Share of the smaller vocabulary that two models of one family have in common, at least."""
+"""Minimum share of the smaller vocabulary that two models of one family have in common."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The tokens that a drafting model and its target have under the same numbers."""
+    """The tokens with equal ids in a drafting model and its target."""
 
     columns: slice | Tensor
     """Columns of the drafting model's logits."""
@@ -221,13 +221,13 @@ class Shared:
     vocab: int
     """Size of the target's vocabulary."""
     known: int
-    """Size of the drafting model's vocabulary, whose last token stands for those that it does not have."""
+    """Vocabulary size of the drafting model; its last token replaces tokens that it lacks."""
 
 
 def require_fitting(model: HFTarget, target: Target) -> Shared | None:
-    """The tokens that the model and the target share; None: all that either has.
+    """The tokens that the model and the target share; None if their vocabularies are equal.
 
-    Raises CompositionError for a target of another family's tokens, or on another device.
+    Raises CompositionError for a target with another family's tokens, or on another device.
     """
     device = text_of(target).device or model.device
     if device != model.device:

@@ -1,4 +1,4 @@
-"""The drafter that drafts nothing: plain autoregressive decoding in the same loop."""
+"""The empty drafter: plain autoregressive decoding in the speculative loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
 class NoDrafter:
-    """Proposes the root alone, so a cycle is one token: the baseline that speedups are measured against."""
+    """Proposes only the root, so that each cycle commits one token: the baseline for speedups."""
 
     taps: frozenset[str] = frozenset()
     promise = Promise(frozenset({Draw.TOP}), nodes=1, depth=0)
@@ -19,7 +19,7 @@ class NoDrafter:
         """Needs nothing of the target."""
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The root [B] alone."""
+        """The root-only tree of root [B]."""
         return TokenTree.root_only(root)
 
     def open(self, slots: int, room: int) -> None:

@@ -1,4 +1,4 @@
-"""The target as its own drafter: some of its layers left out, on a part of the text, or quantized."""
+"""Self-speculative drafting: the target with layers skipped, a KV selection, or quantized layers."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ PARTS = ("attention", "mlp")
 
 
 class OwnLayers:
-    """The target's own layers, all but some, or on a part of the text (self-speculative decoding).
+    """Drafts with the target's own layers, some skipped or on selected tokens (self-speculative decoding).
 
-    Weights are the target's, and so are the keys and values of the committed text: nothing is loaded, trained or
-    remembered. Verification reuses the outputs of the layers before the first gap, and starts above them: with `exit:
-    6` the target runs its first six layers once over every node.
+    Uses the target's weights and its keys and values of the committed text: nothing is loaded, trained or stored.
+    Verification reuses the outputs of the layers before the first skipped one and continues after them: with `exit: 6`
+    the target runs its first six layers only once per node.
 
-    With a `kv_selection` a draft sees some of the committed tokens alone, and its own path: on a long text, where a
-    forward pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Nothing that
-    it writes is used by a verification then.
+    With a `kv_selection` a draft attends only to selected committed tokens and its own path: on a long text, where a
+    forward pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Verification
+    then reuses none of its outputs.
 
-    With `quantize` a quantized copy of the layers drafts, on the target's own keys and values: the prompt is read
-    once, by the target (QuantSpec). Native passes run it. Logits are made by a copy of the LM head in 8 bits.
+    With `quantize` a quantized copy of the layers drafts with the target's own keys and values, so that the prompt is
+    read once, by the target (QuantSpec). It needs native passes. Logits come from an 8-bit copy of the LM head.
 
     Options:
-        exit: how many layers to run, from the first on; the target's final norm and LM head read them
-        skip: the layers to leave out, counted from 0; or `{attention: [..], mlp: [..]}`, those whose attention or MLP
-            is left out
-        head: how the final norm's output becomes logits; none: the target's LM head
-        kv_selection: what chooses the committed tokens that a draft sees; none: all of them
-        quantize: in how many bits a copy of the layers drafts; none: the layers themselves draft
+        exit: number of layers to run, from the first on, followed by the target's final norm and LM head
+        skip: the layers to skip, from 0; or `{attention: [..], mlp: [..]}`, the layers whose attention or MLP is
+            skipped
+        head: maps the final norm's output to logits; none: the target's LM head
+        kv_selection: chooses the committed tokens that a draft attends to; none: all of them
+        quantize: bit width of a quantized copy of the layers; none: the layers themselves draft
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
-    2024) for early exits and for the reuse in verification; MagicDec (Sadhukhan et al. 2025) for drafts on a part of
-    the text; QuantSpec (Tiwari et al. 2025) for drafts in 4 bits.
+    2024) for early exits and for the reuse in verification; MagicDec (Sadhukhan et al. 2025) for drafts with a sparse
+    KV cache; QuantSpec (Tiwari et al. 2025) for drafts in 4 bits.
     """
 
     taps: frozenset[str] = frozenset()
@@ -88,9 +88,9 @@ class OwnLayers:
         self._bound: tuple[LayeredTarget, LayerChoice, Callable[[Tensor], Tensor]] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
-        """A copy for a target of two layers: the first one drafts, or all but the parts that are skipped here.
+        """A copy for a target of two layers: drafts with the first layer, or with all parts except the skipped ones.
 
-        A KV selection is in its small form. The layers are too small for blocks of few bits.
+        Uses the small form of a KV selection. The layers are too small for quantization blocks.
         """
         small = copy(self)
         small.exit = None if self.exit is None else 1
@@ -102,7 +102,7 @@ class OwnLayers:
         return small
 
     def bind(self, target: Target) -> None:
-        """Takes the layers from the target. Raises CompositionError for one that is no model with such layers."""
+        """Takes the layers from the target. Raises CompositionError for a target without such layers."""
         if not isinstance(target, LayeredTarget):
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
         chosen = replace(self._choice(target.config.num_hidden_layers), quantize=self.quantize)
@@ -118,12 +118,12 @@ class OwnLayers:
         self._bound = target, chosen, read
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session of the KV selection, where there is one."""
+        """Begins a session of the KV selection, if there is one."""
         if self.kv_selection is not None:
             self.kv_selection.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy; none where it cannot pay, as after a short text.
+        """A draft below root [B], grown by the tree policy; only the root if a draft cannot pay, as after a short text.
 
         Raises CompositionError without a tree policy.
         """
@@ -147,14 +147,14 @@ class OwnLayers:
             self._slots = self.kv_selection.choose(memory)
             self._seen.add(self._slots.slots.shape[3], memory.counts)
         parts = [(tree, nodes)]
-        if begins and tree.levels:  # the target keeps what a draft gives from its root alone on
+        if begins and tree.levels:  # the target reuses only drafts that start at their root
             parts = [(TokenTree.root_only(tree.tokens[:, 0]), nodes[:, :1]), (tree, nodes[:, 1:])]
         runs = [target.run_layers(chosen, *part, self._slots)["last"] for part in parts]
         last = torch.cat(runs, 1)[:, :, None]  # [B, F, 1, D]
         return make_proposal(read(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
-        """Lets the KV selection see what was committed, where there is one: the target keeps all other state."""
+        """Passes the commit to the KV selection, if there is one; the target keeps all other state."""
         if self.kv_selection is not None and self._bound is not None:
             self.kv_selection.commit(committed, self._bound[0].memory())
             if committed.prompt is not None and isinstance(self.kv_selection, LookingAhead):
@@ -162,9 +162,9 @@ class OwnLayers:
 
     @torch.no_grad()
     def _look_ahead(self, committed: Committed, kv_selection: LookingAhead) -> None:
-        """Shows a KV selection the queries of likely answers after new prompts: its own, or the most probable tokens.
+        """Gives a KV selection the queries of likely answers to new prompts: its own tokens, or the most probable ones.
 
-        There are as many as have room after the rows. Nothing is drawn, and what is written is scratch.
+        As many tokens as fit after the rows. Nothing is sampled, and written cache entries are scratch.
         """
         assert self._bound is not None and self.kv_selection is not None
         target, chosen, read = self._bound
@@ -189,12 +189,12 @@ class OwnLayers:
             kv_selection.look_ahead(queries.to(memory.keys.dtype), memory)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Means of the committed tokens that drafts saw, where there is a KV selection."""
+        """Mean numbers of committed tokens that drafts attended to, if there is a KV selection."""
         found = self._seen.figures(self.kv_selection.budget) if self.kv_selection is not None else {}
         return {"KV selection": found} if found else {}
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the KV selection, where there is one."""
+        """Keeps these rows of the KV selection, if there is one."""
         if self.kv_selection is not None:
             self.kv_selection.keep(rows)
 
@@ -223,7 +223,7 @@ def _of_two_layers(skip: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _checked(skip: list[int] | dict[str, list[int]]) -> dict[str, list[int]]:
-    """The layers whose attention and whose MLP are left out. Raises InputError for anything but such a list."""
+    """The layers whose attention and whose MLP are skipped. Raises InputError for any other value."""
     parts = skip if isinstance(skip, dict) else dict.fromkeys(PARTS, skip)
     if unknown := sorted(set(parts) - set(PARTS)):
         raise InputError(f"self: skip has attention and mlp, not {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""Token Recycling: each token's most probable successors, as the target scored them last, proposed again."""
+"""Token Recycling: proposes each token's most probable successors from the target's latest scores."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from specframe.kernel.interfaces import NeuralTarget, Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 PRIOR = (0.45, 0.13, 0.07, 0.05, 0.03, 0.02, 0.015, 0.01)
-"""Prior frequency of the token of each rank, before anything is known of a text."""
+"""Prior acceptance frequency of each rank, before any tokens of a text are counted."""
 TRUST = 20
-"""Number of observations that the prior is worth."""
+"""Weight of the prior, as a number of observations."""
 
 
 class Successors:
-    """The adjacency of Token Recycling (Luo et al. 2024) for one row, and how often each rank has been right.
+    """The adjacency matrix of Token Recycling (Luo et al. 2024) for one row, and each rank's hit counts.
 
-    The successors of a token are the most probable tokens of the target at the last place where it was scored.
+    The successors of a token are the target's most probable next tokens at the token's latest scored occurrence.
     """
 
     def __init__(self, ranks: int = len(PRIOR)) -> None:
@@ -35,11 +35,11 @@ class Successors:
         self._asked = 0
 
     def __getitem__(self, token: int) -> list[int]:
-        """The token's successors, the likeliest first; none of a token that was never scored."""
+        """The token's successors, the likeliest first; empty for a token that was never scored."""
         return self._after.get(token, [])
 
     def judge(self, text: Sequence[int]) -> None:
-        """Counts which rank each token of a text had among the successors of the token before it."""
+        """Counts the rank of each token of a text among the successors of the preceding token."""
         for before, token in pairwise(text):
             known = self._after.get(before)
             if known is not None:
@@ -48,19 +48,19 @@ class Successors:
                     self._right[known.index(token)] += 1
 
     def replace(self, tokens: Sequence[int], successors: Sequence[list[int]]) -> None:
-        """Overwrites the successors of each token; the last of equal tokens counts."""
+        """Overwrites the successors of each token; for repeated tokens the last entry wins."""
         self._after.update(zip(tokens, successors, strict=True))
 
     def frequencies(self) -> list[float]:
-        """Returns the frequency of the token of each rank: the counts, and the prior for a start."""
+        """Returns the acceptance frequency of each rank, from the counts and the prior."""
         asked = self._asked + TRUST
         return [(right + TRUST * prior) / asked for right, prior in zip(self._right, PRIOR, strict=False)]
 
     def fill(self, trie: Trie, *, nodes: int, floor: float) -> None:
         """Adds the likeliest nodes to a draft until it has `nodes` of them, the root included.
 
-        A node's path probability is the product of the rank frequencies along its path; those below `floor` are left
-        out. A child that the draft has already is kept and filled below.
+        A node's path probability is the product of the rank frequencies along its path; nodes below `floor` are left
+        out. Children that the draft already has are kept, and nodes are added below them.
         """
         frequencies = self.frequencies()
         arrivals = count()
@@ -78,29 +78,29 @@ class Successors:
 
 
 Scored = Literal["all", "path"]
-"""Nodes whose scores are kept: every scored node, or the root and the accepted path alone."""
+"""Nodes whose scores are stored: all scored nodes, or only the root and the accepted path."""
 CHUNK = 128
 """Prompt positions whose logits are computed at once."""
 FOLD = 64
-"""Rows that a vocabulary is folded into to find its largest logits."""
+"""Number of rows into which a vocabulary is folded to find its largest logits."""
 
 
 class Recycling:
-    """Proposes below every token the tokens that the target found likely where it last scored that token.
+    """Proposes after every token the target's most probable next tokens at that token's latest scored occurrence.
 
-    The tree takes the most probable paths until it has `nodes` nodes. A path's probability is the product of how often
-    the successor of each rank was right in this text. Where the paper grows a fixed tree of 80 nodes and starts empty,
-    this drafter asks how many nodes are worth scoring and starts with the prompt's scores, which the target's own head
-    computes from its features at the last occurrence of each token.
+    The tree takes the most probable paths until it has `nodes` nodes. A path's probability is the product of its ranks'
+    acceptance frequencies in this text. The paper grows a fixed tree of 80 nodes and starts empty; this drafter limits
+    the tree to nodes worth scoring and starts with the prompt's scores, which the target's own head computes from its
+    features at the last occurrence of each token.
 
     Source: Token Recycling (Luo et al. 2024, arXiv 2408.08696).
 
     Options:
-        nodes: the most nodes of a tree, the root included
-        ranks: the successors kept of each token, at most 8
-        floor: the smallest path probability that is proposed
-        scored: whether every scored node teaches successors, or those of the accepted path alone
-        prompt: whether the prompt's scores are read, which needs a target with an LM head
+                nodes: the largest number of nodes of a tree, the root included
+        ranks: number of successors stored per token, at most 8
+        floor: the smallest path probability of a proposed node
+        scored: whether successors are learnt from all scored nodes or only from the accepted path
+        prompt: whether the prompt's scores are used, which needs a target with an LM head
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class Recycling:
             self._rows.append(row)
 
     def observe(self, cycle: Cycle) -> None:
-        """Learns from a cycle's scores: which ranks were right, then the successors of the scored tokens.
+        """Learns from a cycle's scores: first the hit counts of the ranks, then the successors of the scored tokens.
 
-        Where a token was scored several times the accepted path counts, then the shallower node, then the lower index.
+        If a token was scored several times, the accepted path wins, then the shallower node, then the lower index.
         """
         if cycle.committed.prompt is not None:
             return  # the prompt's scores come with the commit
@@ -181,7 +181,7 @@ class Recycling:
         self._rows = [self._rows[row] for row in rows.tolist()]
 
     def _of_nodes(self, logits: Tensor, paths: list[list[int]]) -> list[Mapping[int, list[int]]]:
-        """The likeliest tokens after each row's nodes, by node: of all nodes, or of the paths alone."""
+        """The likeliest tokens after each row's nodes, by node: for all nodes, or only for those on the paths."""
         if self.scored == "all":
             return [dict(enumerate(row)) for row in self._likeliest(logits)]
         width = max(map(len, paths))
@@ -197,8 +197,8 @@ class Recycling:
 def top_ids(logits: Tensor, k: int) -> Tensor:
     """The ids of the k largest logits, the largest first: [..., V] -> [..., k].
 
-    A large vocabulary is folded into FOLD rows first. The k columns with the largest maxima hold the k largest logits,
-    and finding them takes a quarter of the time of a sort of all.
+    A large vocabulary is folded into FOLD rows first. The k columns with the largest maxima contain the k largest
+    logits; finding them takes a quarter of the time of sorting all.
     """
     size = logits.shape[-1]
     if size % FOLD or size // FOLD < FOLD:
@@ -211,7 +211,7 @@ def top_ids(logits: Tensor, k: int) -> Tensor:
 
 
 def _deepest_first(parents: list[int], valid: list[bool]) -> list[int]:
-    """The valid nodes, the deepest first and of equal depth the last one."""
+    """The valid nodes by descending depth, then by descending index."""
     depths: list[int] = []
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)

@@ -16,19 +16,19 @@ from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
 class Suffix:
-    """Copies from the prompt and the text so far, longer after longer matches (SuffixDecoding, SAM-Decoding).
+    """Copies from the prompt and the text so far, more after longer matches (SuffixDecoding, SAM-Decoding).
 
-    Every ending of the text that stood in it before is followed along the most frequent next token. A copy ends where
-    its path probability falls below `least`: it is estimated by counts, and less is expected of short matches. The copy
-    with the most expected tokens is proposed. Rows without a match draft nothing.
+    Every suffix of the text that occurred before is continued with its most frequent next tokens. A copy ends where its
+    path probability, estimated from counts and lower for short matches, falls below `least`. The copy with the most
+    expected tokens is proposed. Rows without a match draft nothing.
 
     Source: SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975); SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) for
     the suffix automaton that finds all matches at once.
 
     Options:
-        cap: the most tokens to copy
-        doubt: how many occurrences a match of one token is doubted by; a longer one by its share of them
-        least: the smallest path probability that is copied
+                cap: the largest number of tokens to copy
+        doubt: pseudo-count added to the occurrences of a one-token match; a match of m tokens gets doubt / m
+        least: the smallest path probability of a copied token
     """
 
     taps: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class Suffix:
         return as_tree(root, self.copies(root), context.costs)
 
     def copies(self, root: Tensor) -> list[Trie]:
-        """Returns each row's copy below its root, as a chain that may still grow."""
+        """Returns each row's copy below its root, as a trie of one chain to which nodes can be added."""
         tries = [Trie(token) for token in root.tolist()]
         for row, trie in zip(self._rows, tries, strict=True):
             copied, node = row.copy(cap=self.cap, doubt=self.doubt, least=self.least), 0
@@ -66,7 +66,7 @@ class Suffix:
         return tries
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Returns the tokens that would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text were continued by a path."""
         return [
             row.copy(path, cap=self.cap, doubt=self.doubt, least=self.least).tokens
             for row, path in zip(self._rows, paths, strict=True)

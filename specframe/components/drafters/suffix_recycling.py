@@ -1,4 +1,4 @@
-"""A copy of the text and the target's recycled choices in one tree: drafting for any model, without training."""
+"""Suffix copies and recycled tokens in one tree: training-free drafting for any model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class SuffixRecycling:
-    """Proposes the copy of `suffix`, with the likely tokens of `recycling` around it, in one small tree.
+    """Proposes the copy of `suffix` together with the likely tokens of `recycling` in one small tree.
 
-    The copy comes first. Then the likeliest paths of successors join by common prefix, until the tree has `nodes`
-    nodes; a longer copy is kept whole. Copies are long where the text repeats itself, successors cover the rest.
+    The copy comes first. The likeliest paths of successors are then merged by common prefix until the tree has `nodes`
+    nodes; a longer copy is kept whole. Copies are long in repetitive text; successors cover the rest.
 
-    Source: the pairing of SAM-Decoding with Token Recycling (Hu et al. 2024, arXiv 2411.10666), as one tree in place
-    of one or the other.
+    Source: SAM-Decoding combined with Token Recycling (Hu et al. 2024, arXiv 2411.10666), in one tree instead of
+    choosing between them.
 
     Options:
-        cap: the most tokens to copy
-        doubt: how many occurrences a match of one token is doubted by; a longer one by its share of them
-        least: the smallest path probability that is copied
-        nodes: the nodes of a tree, the root included, up to which successors are added
-        ranks: the successors kept of each token, at most 8
-        floor: the smallest path probability of a successor that is proposed
-        scored: whether every scored node teaches successors, or those of the accepted path alone
-        prompt: whether the prompt's scores are read, which needs a target with an LM head
+                cap: the largest number of tokens to copy
+        doubt: pseudo-count added to the occurrences of a one-token match; a match of m tokens gets doubt / m
+        least: the smallest path probability of a copied token
+        nodes: the number of nodes of a tree, the root included, up to which successors are added
+        ranks: number of successors stored per token, at most 8
+        floor: the smallest path probability of a proposed successor
+        scored: whether successors are learnt from all scored nodes or only from the accepted path
+        prompt: whether the prompt's scores are used, which needs a target with an LM head
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SuffixRecycling:
         return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Returns the tokens that would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text were continued by a path."""
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:

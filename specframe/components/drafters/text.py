@@ -10,11 +10,11 @@ from torch.nn.utils.rnn import pad_sequence
 from specframe.kernel.types import Committed, Prompts
 
 PROMPT_END = 16
-"""Last tokens of a prompt that are put before its predicted continuation, so that they match from the first token."""
+"""Number of last prompt tokens put before a predicted continuation, so that matches reach back into the prompt."""
 
 
 def gained(committed: Committed) -> list[list[int]]:
-    """The tokens that each row of a commit gained; for a new row its prompt and the first token after it."""
+    """The tokens that a commit adds to each row; for a new row its prompt and the first token after it."""
     rows = committed.texts
     if committed.prompt is not None:  # its tokens are the prompt's from the second on, and one more
         firsts = committed.prompt.tokens[:, 0].tolist()
@@ -23,7 +23,7 @@ def gained(committed: Committed) -> list[list[int]]:
 
 
 def with_predicted(committed: Committed) -> Committed:
-    """The commit in which each new row's predicted continuation, after the prompt's end, precedes the prompt."""
+    """The commit with each new row's predicted continuation, after the prompt's last tokens, put before the prompt."""
     if committed.prompt is None or not any(committed.prompt.predicted):
         return committed
     pairs = zip(gained(committed), committed.prompt.predicted, strict=True)
@@ -61,7 +61,7 @@ class CommittedText:
 
     @property
     def tokens(self) -> Tensor:
-        """The rows' tokens, anything beyond their count: [B, longest]."""
+        """The rows' tokens, [B, longest]; undefined beyond their count."""
         return self._tokens[:, : max(self.lengths)]
 
     def rewind(self, count: Tensor) -> None:
@@ -76,7 +76,7 @@ class CommittedText:
         self.lengths = [self.lengths[row] for row in rows.tolist()]
 
     def _append(self, tokens: Tensor, count: Tensor) -> None:
-        """Writes tokens [B, M] after each row; those beyond count [B] are overwritten next time."""
+        """Writes tokens [B, M] after each row; those beyond count [B] are overwritten by the next call."""
         width = tokens.shape[1]
         room = self._tokens.shape[1] - max(self.lengths) - width
         if room < 0:

@@ -11,14 +11,14 @@ from specframe.kernel.types import TokenTree
 
 
 class Trie:
-    """A tree of tokens without equal siblings; node 0 is the root, and parents come before their children."""
+    """A token tree with distinct siblings; node 0 is the root, and parents come before their children."""
 
     def __init__(self, root: int) -> None:
         self.tokens = [root]
         self.parents = [-1]
         self.depths = [0]
         self.chances = [1.0]
-        """Estimated acceptance probability of each node; 1 is never left out."""
+        """Estimated acceptance probability of each node; nodes of probability 1 are never left out."""
         self._children: list[dict[int, int]] = [{}]
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class Trie:
         return self._children[node].get(token)
 
     def add(self, node: int, token: int, chance: float = 1.0) -> int:
-        """The node's child with this token, added if missing; the higher of two chances counts."""
+        """The node's child with this token, added if missing; keeps the higher of two chances."""
         found = self._children[node].get(token)
         if found is None:
             found = self._children[node][token] = len(self.tokens)
@@ -50,10 +50,8 @@ class Trie:
         return node
 
     def ranked(self) -> list[int]:
-        """The nodes but the root, those with the highest chances first; a child's is at most its parent's."""
-        return sorted(
-            range(1, len(self)), key=self.chances.__getitem__, reverse=True
-        )  # of equal ones parents come first
+        """All nodes except the root, by descending chance; a child's chance is at most its parent's."""
+        return sorted(range(1, len(self)), key=self.chances.__getitem__, reverse=True)  # ties: parents come first
 
     def best(self, count: int) -> Trie:
         """The trie of the root and the given number of nodes with the highest chances."""
@@ -75,9 +73,9 @@ class Trie:
 
 
 def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> TokenTree:
-    """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes.
+    """The `top` tree of a batch below root [B], one trie per row; shorter rows end in invalid nodes.
 
-    With costs, it has the nodes of each trie that are worth scoring.
+    With costs, only the nodes of each trie that are worth scoring.
     """
     width = max(map(len, tries), default=1)
     if costs is not None and width > 1:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class CrossEntropy:
     """Cross-entropy of the drafter's law q against the target's law or the text, at temperature 1.
 
-    Against the law it is - sum over the vocabulary of p log q (EAGLE Section 4.2), whose gradient is that of KL(p ||
-    q); the value is larger by the entropy of p. Against the text it is - log q of the token that follows (Medusa-1,
-    Section 2.2.1); on texts that the target wrote itself the two agree on average.
+    Against the law: - sum over the vocabulary of p log q (EAGLE Section 4.2), which has the gradient of KL(p || q)
+    and exceeds it by the entropy of p. Against the text: - log q of the next token (Medusa-1, Section 2.2.1). On
+    texts written by the target both agree in expectation.
 
-    For a drafter with a support the sum is over its tokens, and a text's token outside it is not scored.
+    For a drafter with a support the sum is over its tokens, and tokens of the text outside it are not scored.
 
     Args:
-        labels: the quantity to be predicted: the target's law, or the text's own next token.
-        decay: the weight of a level relative to the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
+        labels: what to predict: the target's law, or the next token of the text.
+        decay: the weight of a level relative to the level above it: level n has weight decay^(n - 1) (Medusa: 0.8).
     """
 
     def __init__(self, *, labels: Literal["law", "text"] = "law", decay: float = 1.0) -> None:
@@ -38,7 +38,7 @@ class CrossEntropy:
         return mean(*self.values(student, teacher))
 
     def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
+        """The value of each prediction, [B, M], and the mask of predictions to average, [B, M] bool."""
         mask = student.mask
         q = student.log_law  # [B, M, v]
         if self.labels == "text":

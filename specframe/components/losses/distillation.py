@@ -1,4 +1,4 @@
-"""Distillation of the target's distribution, whole or of its most probable tokens."""
+"""Distillation of the target's distribution, over all or its most probable tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Distillation:
     """alpha KL(p || q) + (1 - alpha) CE, the hard label being the target's argmax (Falcon Eq. 3 to 5).
 
-    Both laws are at temperature 1. Of a drafter with a support the sum is over its tokens: m KL(p given the
-    support || q), where m is the support's share of p; and an argmax outside the support has no hard part.
+    Both laws are at temperature 1. For a drafter with a support the sum is over its tokens: m KL(p given the
+    support || q), where m is the support's share of p; an argmax outside the support adds no hard term.
 
     Args:
         alpha: the share of the soft part; Falcon uses 0.9.
@@ -48,10 +48,10 @@ class TopKDistillation:
     """- sum of p log q over the target's `k` most probable tokens, at temperature 1 (Zhang et al. 2024, HASS).
 
     Both laws are over the whole vocabulary, or the drafter's support; p is not renormalised over the k. HASS adds
-    it, with weight 1, to EAGLE's two losses: drafts come from the top of the law, so the top is worth the most.
+    this loss, with weight 1, to EAGLE's two losses, because drafts come from the most probable tokens.
 
     Args:
-        k: how many tokens count; HASS uses 10. A smaller vocabulary counts whole.
+        k: number of tokens; HASS uses 10. All tokens of a smaller vocabulary.
     """
 
     def __init__(self, *, k: int = 10) -> None:

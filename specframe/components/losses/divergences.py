@@ -1,11 +1,11 @@
-"""Divergences of the drafter's distribution q from the target's p for which cross-entropy is no substitute.
+"""Divergences of the drafter's distribution q from the target's p that differ from cross-entropy.
 
 Speculative sampling accepts a token drawn from q with probability alpha = sum of min(p, q) = 1 - TV(p, q). KL(p || q),
-which cross-entropy minimises, bounds it from below only; the measures here are alpha itself or come nearer to it (LK
-losses, arXiv 2602.23881; DistillSpec, arXiv 2310.08461).
+which cross-entropy minimises, only bounds alpha from below; the measures in this module are alpha itself or closer to
+it (LK losses, arXiv 2602.23881; DistillSpec, arXiv 2310.08461).
 
-Both distributions are at temperature 1. For a drafter with a support the target's mass outside it is lost: q is 0
-there.
+Both distributions are at temperature 1. For a drafter with a support, the target's mass outside it counts as rejected,
+as q is 0 there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = 1e-5
 
 
 class Divergence:
-    """A measure of two distributions as a loss, deeper levels counting less.
+    """A divergence of two distributions as a loss, with lower weights on deeper levels.
 
     Args:
         decay: the weight of a level relative to the level above it (DFlash: exp(-1 / gamma)).
@@ -43,7 +43,7 @@ class Divergence:
         return mean(*self.values(student, teacher))
 
     def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
+        """The value of each prediction, [B, M], and the mask of predictions to average, [B, M] bool."""
         far = self.measure(log_target(student, teacher), student.log_law)
         if self.decay < 1:
             far = far * self.decay ** (student.level - 1).to(far.dtype)
@@ -57,8 +57,8 @@ class Divergence:
 class TotalVariation(Divergence):
     """1 - sum of min(p, q): the share of drafted tokens that speculative sampling rejects (TV; DistillSpec, LK losses).
 
-    Its gradient vanishes where the distributions hardly overlap, so it trains badly from nothing: begin with another
-    loss, or mix it (`lk-hybrid`; DSpark's 0.1 of cross-entropy and 1.8 of this, which is 0.9 of the L1 distance).
+    Its gradient vanishes where the distributions hardly overlap, so it does not suit untrained drafters: start with
+    another loss, or combine it (`lk-hybrid`; DSpark: 0.1 cross-entropy plus 1.8 of this, which is 0.9 L1 distance).
 
     Args:
         decay: the weight of a level relative to the level above it.
@@ -72,8 +72,8 @@ class TotalVariation(Divergence):
 class NegativeLogAcceptance(Divergence):
     """- log of sum of min(p, q), whose gradient is TV's divided by the acceptance (LK losses, arXiv 2602.23881).
 
-    So it does not vanish where the acceptance is small. Of a one-hot p it is cross-entropy. An acceptance below 1e-5
-    counts as that and has no gradient.
+    The gradient therefore does not vanish for small acceptance. For a one-hot p the loss is cross-entropy. An
+    acceptance below 1e-5 is clamped to that value and has no gradient.
 
     Args:
         decay: the weight of a level relative to the level above it.
@@ -87,10 +87,10 @@ class NegativeLogAcceptance(Divergence):
 class LKHybrid(Divergence):
     """w KL(p || q) + (1 - w) TV(p, q), where w = exp(-eta alpha): KL at first, TV once they overlap (arXiv 2602.23881).
 
-    No gradient flows through w. It is of each prediction's own acceptance.
+    No gradient flows through w, which uses the acceptance alpha of each prediction.
 
     Args:
-        eta: how soon it turns to TV (published: 3).
+        eta: how quickly the weight moves to TV (published: 3).
         decay: the weight of a level relative to the level above it.
     """
 
@@ -110,7 +110,7 @@ class LKHybrid(Divergence):
 
 
 class ReverseKL(Divergence):
-    """KL(q || p), which asks for tokens that the target would take, and not for all of them (DistillSpec).
+    """KL(q || p), which is mode-seeking: q need not cover all tokens of p (DistillSpec).
 
     For a drafter with a support, p is conditioned on the support, since q is 0 elsewhere.
 
@@ -126,7 +126,7 @@ class ReverseKL(Divergence):
 class JensenShannon(Divergence):
     """beta KL(p || m) + (1 - beta) KL(q || m), where m = beta p + (1 - beta) q (DistillSpec; Lin 1991).
 
-    Symmetric for a `beta` of 0.5, and never above log 2. Tokens outside a support count with the p that they have.
+    Symmetric for `beta` 0.5, and at most log 2. Tokens outside a support contribute with their p and q = 0.
 
     Args:
         beta: the share of p.
@@ -143,7 +143,7 @@ class JensenShannon(Divergence):
         """The divergence."""
         beta = torch.tensor(self.beta, dtype=p.dtype, device=p.device)
         middle = torch.logaddexp(p + beta.log(), q + (1 - beta).log())
-        outside = (1 - p.exp().sum(-1)).clamp(min=0)  # the target's mass where q has none, each token beta p in m
+        outside = (1 - p.exp().sum(-1)).clamp(min=0)  # the target's mass where q is 0 and m = beta p
         return beta * (_relative(p, middle) - outside * beta.log()) + (1 - beta) * _relative(q, middle)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FeatureRegression:
-    """The distance of predicted features from the true ones of the tap `last`.
+    """The distance between predicted features and the target's features of the tap `last`.
 
     Args:
         distance: SmoothL1 (EAGLE Section 4.2, Falcon Eq. 2), or the squared error (Chimera Eq. 5).

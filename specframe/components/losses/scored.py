@@ -1,4 +1,4 @@
-"""Positions that count: the teacher at the student's positions, means over them, losses computed in parts."""
+"""Masked losses: the teacher's values at the student's positions, means over them, and chunked computation."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from specframe.kernel.training import Loss
 from specframe.kernel.types import Chunks, Student, Teacher
 
 PLACES, PLACES_ON_DEVICE = 256, 8192
-"""Positions of a piece, on a CPU and elsewhere: their logits stay in a processor's cache, or keep a GPU busy."""
+"""Positions per chunk on a CPU, whose cache should hold their logits, and on other devices."""
 
 
 def at(teacher: Tensor, position: Tensor) -> Tensor:
-    """The teacher's values where the student's predictions stand: [B, L, ...], [B, M] -> [B, M, ...]."""
+    """The teacher's values at the positions of the student's predictions: [B, L, ...], [B, M] -> [B, M, ...]."""
     rows = torch.arange(len(position), device=position.device)[:, None]
     return teacher[rows, position]
 
 
 def log_target(student: Student, teacher: Teacher) -> Tensor:
-    """The target's log-probabilities of the student's columns, where the predictions stand: [B, M, v]."""
+    """The target's log-probabilities of the student's columns, at the predictions' positions: [B, M, v]."""
     return at(columns(teacher.log_law, student, teacher), student.position)
 
 
 def columns(values: Tensor, student: Student, teacher: Teacher) -> Tensor:
-    """The student's columns of the teacher's values per token, [..., V] -> [..., v].
+    """The teacher's values per token for the student's columns, [..., V] -> [..., v].
 
-    Raises CompositionError for a teacher that has other tokens than the student.
+    Raises CompositionError if teacher and student have different vocabularies.
     """
     if teacher.support is None:
         return values if student.support is None else values[..., student.support]
@@ -44,9 +44,9 @@ def columns(values: Tensor, student: Student, teacher: Teacher) -> Tensor:
 
 
 def place(tokens: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The columns [...] that these tokens [...] have in a support, and whether they have one; None: all do.
+    """The columns [...] of these tokens [...] in a support, and a mask of tokens in it; None: all are.
 
-    A token outside gets the column of another one.
+    A token outside the support gets an arbitrary column.
     """
     if support is None:
         return tokens, None
@@ -57,7 +57,7 @@ def place(tokens: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None
 
 
 def require_texts(teacher: Teacher, reader: str) -> None:
-    """Raises CompositionError for a teacher of drafts, in the name of the part that reads on along a text."""
+    """Raises CompositionError for a teacher of drafts; `reader` names the part that needs whole texts."""
     if teacher.drafts is not None:
         raise CompositionError(
             f"{reader} reads on along a text, and this rollout's positions are in drafts: use a loss over the target's "
@@ -66,20 +66,20 @@ def require_texts(teacher: Teacher, reader: str) -> None:
 
 
 def mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of values [B, M] over mask [B, M], a scalar; 0 when nothing is masked in."""
+    """The mean of values [B, M] over mask [B, M], a scalar; 0 for an empty mask."""
     return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
 
 
 def both(mask: Tensor, inside: Tensor | None) -> Tensor:
-    """Returns the mask, restricted to the support where there is one."""
+    """Returns the mask, restricted to the support if there is one."""
     return mask if inside is None else mask & inside
 
 
 def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> list[Tensor]:
     """Returns each loss as a scalar, in float32 or better; for parts, their mean weighted by masked counts or weights.
 
-    A part's logits are dropped once it is scored, and computed again for its gradients: the price is a second forward
-    pass of the LM head. Raises CompositionError for a loss that compares rows, which splitting would change.
+    A part's logits are freed once it is scored and recomputed for its gradients, at the cost of a second forward pass
+    of the LM head. Raises CompositionError for a loss that compares rows, which splitting would change.
     """
     if isinstance(made, Student):
         return _whole(losses, made, teacher)
@@ -99,7 +99,7 @@ def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> 
 
 
 def _whole(losses: Sequence[Loss], student: Student, teacher: Teacher) -> list[Tensor]:
-    """Each loss of a student: those that are means over single predictions in pieces, where its logits are not made."""
+    """Each loss of a student; if its logits are lazy, losses that are means over predictions are computed in chunks."""
     pointwise = [loss for loss in losses if isinstance(loss, Pointwise)]
     if not pointwise or not isinstance(student, LazyStudent) or not isinstance(teacher, LazyTeacher):
         return [loss(student, teacher).float() for loss in losses]
@@ -117,7 +117,7 @@ def _means(losses: Sequence[Loss], part: Callable[[], Student], teacher: Teacher
 
 
 def students(made: Student | Chunks) -> Iterator[tuple[Student, float]]:
-    """The student, or its parts one by one, each with its share where the parts predict the same."""
+    """Yields the student, or its parts one by one, each with its weight if parts repeat predictions."""
     if isinstance(made, Student):
         yield made, 1.0
     else:
@@ -127,10 +127,10 @@ def students(made: Student | Chunks) -> Iterator[tuple[Student, float]]:
 
 @runtime_checkable
 class Pointwise(Protocol):
-    """A loss that is a mean over predictions, with the value of each, which `d-pace` weights."""
+    """A loss that is a mean over predictions; `d-pace` weights the values of single predictions."""
 
     def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
+        """The value of each prediction, [B, M], and the mask of predictions to average, [B, M] bool."""
         ...
 
 
@@ -148,12 +148,12 @@ def scored_in_pieces(losses: Sequence[Pointwise], student: LazyStudent, teacher:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A student's predictions that count, in the order of the positions that they imitate."""
+    """A student's unmasked predictions, sorted by the positions that they imitate."""
 
     student: LazyStudent
     teacher: LazyTeacher
-    chosen: Tensor  # [N] int64, numbers of predictions in [B M]
-    place: Tensor  # [N] int64, ascending: numbers of positions in the teacher's [B L]
+    chosen: Tensor  # [N] int64, indices of predictions in [B M]
+    place: Tensor  # [N] int64, ascending: indices of positions in the teacher's [B L]
 
     @classmethod
     def of(cls, student: LazyStudent, teacher: LazyTeacher) -> Pieces:
@@ -165,7 +165,7 @@ class Pieces:
         return cls(student, teacher, chosen[order], place)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """Pieces: which of the predictions, their numbers, the positions, and which of these each imitates."""
+        """Yields chunks: a slice of the predictions, their indices, their positions, and indices into these."""
         places, index, counts = torch.unique_consecutive(self.place, return_inverse=True, return_counts=True)
         start, size = 0, PLACES if places.device.type == "cpu" else PLACES_ON_DEVICE
         for first, (part, many) in enumerate(zip(places.split(size), counts.split(size), strict=True)):
@@ -179,7 +179,7 @@ class _Means(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, pieces: Pieces, losses: Sequence[Pointwise]) -> Tensor:
-        """The means of losses, given what the head reads of the chosen predictions, [N, H]."""
+        """The means of losses, given the LM head's inputs of the chosen predictions, [N, H]."""
         wanted = ctx.needs_input_grad[0]
         sums = torch.zeros(len(losses), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         counts = torch.zeros_like(sums)

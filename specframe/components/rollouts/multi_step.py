@@ -1,4 +1,4 @@
-"""HASS's alignment: the drafter is trained on its own features, as many levels deep as it will draft."""
+"""HASS's multi-step training: the drafter is trained on its own features, as deep as it will draft."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 class MultiStep:
     """Harmonised context alignment (Zhang et al. 2024, HASS; CORAL, Section 2.3).
 
-    Step 1 is EAGLE's: entry i holds the pair (f_i, t_(i+1)), sees the true pairs up to i and predicts feature i + 1. In
-    step j entry i holds (the prediction of step j - 1 at i - 1, t_(i+1)) and sees exactly the entries visible j - 1
-    levels below the root of a draft: the true pairs up to i - j + 1, then one entry of each step between, then itself
-    (`visible`). So the prediction of step j at i is, number by number, the one that decoding makes at level j below the
-    root at i - j + 1, and levels are steps.
+    Step 1 is EAGLE's: entry i is the pair (f_i, t_(i+1)), attends to the true pairs up to i and predicts feature i + 1.
+    In step j entry i is (the prediction of step j - 1 at i - 1, t_(i+1)) and attends to exactly the entries visible
+    j - 1 levels below the root of a draft: the true pairs up to i - j + 1, then one entry of each step between, then
+    itself (`visible`). The prediction of step j at i therefore equals that of decoding at level j below the root at
+    i - j + 1, and levels are steps.
 
-    As in HASS's code nothing flows back through the predicted features, only through their keys and values, and all
-    steps count alike. So the versions of the text are computed first, without gradients; then they are laid side by
-    side and one forward computes all steps' predictions, [B, steps n]. The first j - 1 entries of step j have no root
-    before them and are not scored.
+    As in HASS's code, gradients flow through the keys and values of predicted features but not through the features
+    themselves, and all steps have equal weight. The steps' inputs are computed first, without gradients; then they are
+    concatenated and one forward pass computes all predictions, [B, steps n]. The first j - 1 entries of step j have no
+    root before them and are not scored.
 
     Args:
-        steps: how many levels are trained (HASS and CORAL: 3); 1 is `teacher-forced`.
+        steps: number of trained levels (HASS and CORAL: 3); 1 is `teacher-forced`.
         noise: half the width of the uniform noise on the true features (EAGLE, HASS: 0.1).
-        noise_length: the length of text at which the noise has that width; a text of L tokens gets
-            noise_length / L times as much, as in EAGLE's and HASS's code, where it is 512. None, as in
-            EAGLE's paper: the same noise whatever the length.
-        offset: positions that training reaches, as in `teacher-forced`; 0: texts stay at their positions.
+        noise_length: the text length, in tokens, with noise of that width; a text of L tokens gets
+            noise_length / L times as much, as in EAGLE's and HASS's code (512). None, as in EAGLE's paper:
+            noise independent of the length.
+        offset: largest position offset in training, as in `teacher-forced`; 0: positions are unchanged.
     """
 
     def __init__(self, *, steps: int = 3, noise: float = 0.1, noise_length: int | None = None, offset: int = 0) -> None:
@@ -89,14 +89,14 @@ class MultiStep:
 
 
 def visible(length: int, steps: int, device: torch.device | str | None = None) -> Tensor:
-    """Returns the attention mask of `steps` versions of a text of `length` side by side: [steps n, steps n] bool.
+    """Returns the attention mask of `steps` concatenated copies of a text of `length`: [steps n, steps n] bool.
 
-    Entry i of step j sees the true entries, those of step 1, up to i - j + 1, and of step s = 2 .. j the entry at i - j
-    + s: itself, the entry above it in the draft that it stands for, and so on up.
+    Entry i of step j attends to the true entries (step 1) up to i - j + 1, and in step s = 2 .. j to the entry at
+    i - j + s: itself and its ancestors in the corresponding draft.
     """
     step = torch.arange(1, steps + 1, device=device).repeat_interleave(length)  # [steps n]
     place = torch.arange(length, device=device).repeat(steps)
-    diagonal = place - step  # the same for all that lie on one path below a root
+    diagonal = place - step  # equal for all entries on one path below a root
     true = place <= diagonal[:, None] + 1
     drafted = (diagonal == diagonal[:, None]) & (step <= step[:, None])
     return torch.where(step == 1, true, drafted)

@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shifted:
-    """Pairs (features i, token i + 1) for i = 0 .. n - 1, and the targets of each one's K predictions."""
+    """Pairs (features i, token i + 1) for i = 0 .. n - 1, and the positions that each pair's K predictions imitate."""
 
     features: Tensor  # [B, n, A D], true
     tokens: Tensor  # [B, n + K - 1] int64, token i + 1; 0 beyond the text
-    position: Tensor  # [B, n K] int64, from i + block on: the positions that the predictions at i imitate
+    position: Tensor  # [B, n K] int64, from i + block on: the positions imitated by the predictions at i
     mask: Tensor  # [B, n K] bool, false beyond the text
-    level: Tensor  # [n K] int64: the place in its block of the prediction, 1 .. block, or 1 .. K
+    level: Tensor  # [n K] int64: the prediction's index in its block, 1 .. block, or 1 .. K
 
 
 def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> Shifted:
-    """The training sequence for blocks of `block`, its end cropped at random, or for `levels` predictions an entry.
+    """The training sequence for blocks of `block`, randomly cropped at the end, or for `levels` predictions per entry.
 
     With `block` 0 the predictions are of the entries' own positions, all of level 1.
 
-    Blocks end at a sequence's last position, so a text always cut at the same place would always be
-    divided the same way, while in decoding a block may begin anywhere. The crop, 0 to block - 1
-    positions, the same for the whole batch, trains all alignments alike. Raises InputError for texts too short.
+    Blocks are aligned to the last position, so an uncropped text would always be divided in one way, while
+    in decoding a block may begin anywhere. The random crop of 0 to block - 1 positions, shared by the batch,
+    trains all alignments equally. Raises InputError for texts that are too short.
     """
     batch, length = teacher.tokens.shape
     crop = int(torch.randint(block, ())) if block > 1 else 0  # host generator: no device sync
@@ -63,7 +63,7 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
 
 
 def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offset: int = 0) -> Student:
-    """One forward on the text's own features and tokens, scored wherever there is something to imitate."""
+    """Predictions of one forward pass on the text's true features and tokens, masked beyond the text."""
     model = feature_drafter(drafter, rollout)
     pairs = shift(teacher, model.spec, model.block, model.levels)
     features = model.fuse(jitter(pairs.features, noise, model.spec))
@@ -72,20 +72,20 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offs
 
 
 def moved(pairs: Shifted, offset: int) -> Tensor | None:
-    """The entries' positions as in a long text, [B, n] int64, below `offset`; None: as they are."""
+    """The entries' positions with a random offset, below `offset`, [B, n] int64; None: unchanged."""
     batch, n = pairs.features.shape[:2]
     return anchored_positions(batch, n, offset, pairs.features.device)
 
 
 def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
-    """The predictions [B, n, K, ..] of the pairs, with what they imitate."""
+    """The predictions [B, n, K, ..] of the pairs, with the positions that they imitate."""
     return make_student(model, predicted, pairs.position, pairs.mask, pairs.level)
 
 
 def jitter(features: Tensor, noise: float, spec: PairSpec) -> Tensor:
     """The features with U(-noise, noise) added, against error accumulation (EAGLE; Falcon Section 3.2).
 
-    Those that are `given` stay as they are: no prediction ever replaces them.
+    Features that the spec marks as `given` get no noise, as predictions never replace them.
     """
     if not noise:
         return features
@@ -96,7 +96,7 @@ def jitter(features: Tensor, noise: float, spec: PairSpec) -> Tensor:
 
 
 def feature_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
-    """The drafter itself, if rollouts can unroll it. Raises CompositionError otherwise."""
+    """The drafter, if rollouts can unroll it. Raises CompositionError otherwise."""
     if not isinstance(drafter, FeatureDrafter):
         raise CompositionError(
             f"the rollout {rollout!r} needs a drafter that reads the target's features (as EAGLE's, Falcon's and "
@@ -106,7 +106,7 @@ def feature_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
 
 
 def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
-    """The drafter, if its predictions stand in for features at deeper levels. Raises CompositionError otherwise."""
+    """The drafter, if its predictions replace features at deeper levels. Raises CompositionError otherwise."""
     model = feature_drafter(drafter, rollout)
     if not model.spec.feeds or model.levels != 1:
         raise CompositionError(
@@ -117,7 +117,7 @@ def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
 
 
 def checked_noise(rollout: str, noise: float) -> float:
-    """The noise, half the width of a uniform law. Raises InputError in the rollout's name where it is negative."""
+    """The noise, half the width of a uniform law. Raises InputError, naming the rollout, if it is negative."""
     if noise < 0:
         raise InputError(f"{rollout}: noise must not be negative, not {noise}")
     return noise

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class TeacherForced:
-    """EAGLE's token-shifted single forward (EAGLE Section 4.2), for blocks of any length.
+    """EAGLE's single forward pass on token-shifted pairs (EAGLE Section 4.2), for blocks of any length.
 
-    The inputs are the pairs (f_i + noise, t_(i+1)); the prediction made at i imitates position
-    i + block, and its level is its place in the block, 1 .. block. A drafter of several predictions an entry is
+    The inputs are the pairs (f_i + noise, t_(i+1)); the prediction at i imitates position i + block, and
+    its level is its index in the block, 1 .. block. A drafter with several predictions per entry is
     unrolled as by `all-levels`.
 
     Args:
         noise: half the width of the uniform noise added to the features.
-        offset: positions that training reaches: all entries but the first few jump by one random number, as far as that
-            (LongSpec); 0: texts stay at their positions.
+        offset: largest position in training: all entries except the first few are shifted by one random offset up to it
+            (LongSpec); 0: positions are unchanged.
     """
 
     def __init__(self, *, noise: float = 0.1, offset: int = 0) -> None:
@@ -30,15 +30,15 @@ class TeacherForced:
         self.offset = require_offset("teacher-forced", offset)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions for every position that has one; `progress` changes nothing."""
+        """The predictions for every position that has one; `progress` is ignored."""
         return along(drafter, teacher, self.noise, "teacher-forced", self.offset)
 
 
 class AllLevels:
     """Every future offset from the last true feature (Medusa, Section 2.2.1; Hydra).
 
-    The paths that lead to the levels are the text's own: whether a path of wrong tokens goes on well never
-    matters, since verification cuts it off.
+    The paths to the levels are those of the text: predictions after wrong tokens never matter, since
+    verification rejects them.
 
     Args:
         noise: half the width of the uniform noise added to the features.
@@ -48,9 +48,9 @@ class AllLevels:
         self.noise = checked_noise("all-levels", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """Predictions [B, n K] of n = L - 1 positions, a position's K levels side by side; `progress` changes nothing.
+        """Predictions [B, n K] of n = L - 1 positions, a position's K levels adjacent; `progress` is ignored.
 
-        Levels that lie beyond the text are masked out.
+        Levels beyond the text are masked out.
         """
         return along(drafter, teacher, self.noise, "all-levels")
 
@@ -58,9 +58,9 @@ class AllLevels:
 class Groups:
     """Group-wise parallel training (ParallelSpec, Section 4.1, Figure 3).
 
-    Every position of the text begins a parallel group, whose members predict what lies 1, 2, .. levels below
-    it; all groups of a text are asked in one forward. The losses are means over all members; the paper's,
-    sums over a group (Eq. 3 and 4), are that times the group's size, with the same minimum.
+    Every position of the text begins a parallel group, whose members predict the tokens 1, 2, .. levels below
+    it; all groups of a text share one forward pass. Losses are means over all members; the paper's sums over
+    a group (Eq. 3 and 4) are larger by the group's size and have the same minimum.
 
     Args:
         noise: half the width of the uniform noise added to the features in training (EAGLE: 0.1).
@@ -70,9 +70,9 @@ class Groups:
         self.noise = checked_noise("groups", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """Predictions [B, n K] of n = L - 1 groups, a group's K side by side; `progress` changes nothing.
+        """Predictions [B, n K] of n = L - 1 groups, a group's K adjacent; `progress` is ignored.
 
-        Levels that lie beyond the text are masked out. A drafter that is not being trained gets no noise.
+        Levels beyond the text are masked out. A drafter in evaluation mode gets no noise.
         """
         model = feature_drafter(drafter, "groups")
         return along(model, teacher, self.noise if model.module.training else 0.0, "groups")

@@ -1,4 +1,4 @@
-"""Language models along texts: as they are, with PARD's masks after every place, or written by the drafter itself."""
+"""Rollouts of language models on texts: unchanged, with PARD's mask tokens, or with answers sampled by the drafter."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class AlongText:
-    """A drafting model's predictions at every position of the texts, which are read as they are.
+    """A drafting model's predictions at every position of the unchanged texts.
 
-    With answers that the target wrote and `cross-entropy: {labels: text}` that is sequence-level distillation
-    (FastDraft's last step); with `cross-entropy` or `distillation` the target's distributions are learnt (DistillSpec's
-    supervised variant).
+    With answers written by the target and `cross-entropy: {labels: text}` it is sequence-level distillation
+    (FastDraft's last step); with `cross-entropy` or `distillation` the drafter learns the target's distributions
+    (DistillSpec's supervised variant).
     """
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions for every position; `progress` changes nothing."""
+        """The predictions for every position; `progress` is ignored."""
         return read_along(drafter, teacher, "text")
 
 
 def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
-    """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter.
+    """A language model's predictions along the teacher's texts. Raises CompositionError for other drafters.
 
-    One with a method `read_states` gives the LM head's inputs, too: tokens [B, L] -> logits [B, L, V], [B, L, H].
+    A method `read_states` of the drafter also gives the LM head's inputs: tokens [B, L] -> [B, L, V], [B, L, H].
     """
     model = require_language_model(drafter, name)
     read: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(model, "read_states", None)
@@ -48,7 +48,7 @@ def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
 
 
 def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafter:
-    """The drafter. Raises CompositionError if it is no language model."""
+    """The drafter. Raises CompositionError if it is not a language model."""
     if isinstance(drafter, LanguageModelDrafter):
         return drafter
     raise CompositionError(
@@ -57,18 +57,18 @@ def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafte
 
 
 class MaskedText:
-    """A drafting model's predictions along texts and at mask tokens after every place (PARD, arXiv 2504.18583).
+    """A drafting model's predictions along texts and at mask tokens after every position (PARD, arXiv 2504.18583).
 
-    The text's own places give the first level. A share of `keep` to the power of d of the mask rows d levels further
-    down is kept, at least `least`, drawn anew for every step, among those whose row above was kept (conditional drop,
-    COD). So a row sees the same entries as in decoding. PARD trains on the text's tokens: `cross-entropy` with `labels:
-    text`.
+    The text's positions give the first level. Of the mask rows d levels further down, a share of keep^d is kept, at
+    least `least`, sampled in every step from the rows whose predecessor was kept (conditional drop, COD). Each row
+    thus attends to the same entries as in decoding. PARD trains on the text's tokens: `cross-entropy` with
+    `labels: text`.
 
-    A drafter that is not being trained gets every row, so that the simulated tau is that of all cycles.
+    In evaluation mode all rows are kept, so that the simulated tau covers all cycles.
 
     Args:
         keep: the share of a level's rows that the next level keeps (published: 0.7).
-        least: of a text's rows, the share that every level keeps (published: 0.2).
+        least: the smallest share of a text's rows that a level keeps (published: 0.2).
     """
 
     def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
@@ -77,7 +77,7 @@ class MaskedText:
         self.least = least
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions of all places, [B, L], then those of each level's kept rows; `progress` changes nothing."""
+        """The predictions of all positions, [B, L], then those of each level's kept rows; `progress` is ignored."""
         if not isinstance(drafter, ModelDrafter) or not drafter.masks.count or drafter.masks.token is None:
             raise CompositionError(
                 "the rollout 'masked-text' trains a drafting model with mask tokens: drafter: {use: model, masks: 7, "
@@ -96,24 +96,24 @@ class MaskedText:
         logits = read_rows(model, tokens, int(masks.token or 0), places, depth, real.bool())
         position = torch.cat([index, places + depth], 1).clamp(max=length - 1)
         mask = torch.cat([torch.ones_like(index, dtype=torch.bool), real.bool()], 1)
-        if everything:  # a cycle begins after the first token, whose own place has none before it
+        if everything:  # no cycle begins at the first token, which has no token before it
             mask = mask & (torch.cat([index, places], 1) > 0)
         level = torch.cat([torch.ones_like(index[0]), depth + 1])
         return Student(logits, position, teacher.mask.gather(1, position) & mask, level)
 
 
 class OnPolicy:
-    """A drafting model's predictions along texts of its own (DistillSpec, Zhou et al. 2023, on-policy data).
+    """A drafting model's predictions along its own samples (DistillSpec, Zhou et al. 2023, on-policy data).
 
-    In a `share` of the texts the answer is replaced by a sample of the drafter as it is now: from the first position
-    that counts to the text's end, however many answers it held. The target then teaches these texts. The others stay:
-    answers in the data, best written by the target itself. Nothing is learnt through the sampling.
+    In a `share` of the texts the answer is replaced by a sample of the current drafter, from the first unmasked
+    position to the end of the text, even if it held several answers. The target then scores these texts. The other
+    texts keep the answers of the data, ideally the target's own. No gradient flows through the sampling.
 
-    Texts that are packed hold several answers; without `train.pack` there is one.
+    Packed texts hold several answers; without `train.pack` each text has one.
 
     Args:
-        share: the share of the texts that the drafter writes, 1 for all; DistillSpec mixes one half.
-        temperature: at which it writes.
+        share: the share of texts that the drafter samples, 1 for all; DistillSpec uses one half.
+        temperature: the sampling temperature.
     """
 
     def __init__(self, *, share: float = 1.0, temperature: float = 1.0) -> None:
@@ -125,23 +125,23 @@ class OnPolicy:
         self.temperature = temperature
 
     def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The texts [B, L] to be taught, and which of their positions count, [B, L]."""
+        """The texts [B, L] for the target to score, and the mask of their positions, [B, L]."""
         model = require_language_model(drafter, "on-policy")
         length = tokens.shape[1]
         own = (torch.rand(len(tokens), device=tokens.device) < self.share) & mask.any(1)  # [B]
         if not own.any():
             return tokens, mask
-        first = mask.long().argmax(1)  # [B], the first position whose law counts: the next token is the first written
+        first = mask.long().argmax(1)  # [B], the first unmasked position: the next token is the first sampled
         start = (first + 1)[own]
         written = model.continue_text(tokens[own], start, self.temperature)
         tokens, mask = tokens.clone(), mask.clone()
         tokens[own] = written
         places = torch.arange(length, device=tokens.device)
         ends = torch.tensor(sorted(getattr(drafter, "ends", ())), device=tokens.device, dtype=tokens.dtype)
-        over = torch.isin(written, ends) & (places >= start[:, None])  # an end of sequence that the drafter wrote
+        over = torch.isin(written, ends) & (places >= start[:, None])  # after an end-of-sequence token of the drafter
         mask[own] = (places >= first[own][:, None]) & (over.long().cumsum(1) == 0) & (places < length - 1)
         return tokens, mask
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions for every position of the texts as they were rewritten; `progress` changes nothing."""
+        """The predictions for every position of the rewritten texts; `progress` is ignored."""
         return read_along(drafter, teacher, "on-policy")

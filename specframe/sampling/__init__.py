@@ -1,1 +1,1 @@
-"""Conversion of logits to distributions, and the source of all randomness."""
+"""Conversion of logits to distributions, and the source of all random numbers."""

@@ -1,4 +1,4 @@
-"""Grammars that a text must follow, compiled by llguidance and asked about the text of each node of a draft."""
+"""Grammars that a text must follow, compiled by llguidance and applied to the text of each node of a draft."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 WHITESPACE = r"( |\n[ \t]{0,16})?"
-"""Whitespace between two parts of a JSON text: a space, or a line break and an indent, so that it cannot go on for
-ever."""
+"""Whitespace between two parts of a JSON text: a space, or a line break and an indent, so that it cannot go on without
+end."""
 FORMS = ("json", "regex", "choice", "lark")
 """The forms of a grammar: a JSON schema, a regular expression, a list of texts, a Lark grammar (or llama.cpp's)."""
 _COMPILERS: WeakKeyDictionary[Any, dict[tuple[int, frozenset[int]], GrammarCompiler]] = WeakKeyDictionary()
-"""The compilers of each tokenizer, by the size of the vocabulary and the ends of a text: one takes a second to make."""
+"""Each tokenizer's compilers, by vocabulary size and end tokens; making one takes a second."""
 KEPT = 64
-"""Compiled grammars that are kept for requests to come."""
+"""Number of compiled grammars that are cached."""
 ITEMS = 10_000
-"""The parser's items for one place of a text: the most choices, or optional properties, that are open together."""
+"""The parser's items for one position of a text: the most alternatives, or optional properties, open at once."""
 SHOWN = 300
-"""Characters of an error of the compiler that are shown."""
+"""Number of characters of a compiler error that are shown."""
 
 
 def grammar_of(target: Target, form: Mapping[str, Any] | None) -> TextGrammar | None:
-    """The grammar for texts of a target, None for none. The latest grammars are kept.
+    """Compiles a grammar for a target's texts; None for None. The latest grammars are cached.
 
-    Raises InputError for one that is not understood, a target without a tokenizer or a token that ends a text, and
-    where llguidance is not installed.
+    Raises InputError for an invalid grammar, for a target without a tokenizer or an end-of-sequence token, and if
+    llguidance is not installed.
     """
     if form is None:
         return None
@@ -51,7 +51,7 @@ def grammar_of(target: Target, form: Mapping[str, Any] | None) -> TextGrammar | 
 
 
 def require_grammar(form: Mapping[str, Any]) -> None:
-    """Raises InputError for anything but one grammar in one of the forms; its content is read when it is compiled."""
+    """Raises InputError for anything but one grammar in one of the forms; its content is checked by the compiler."""
     if len(form) != 1 or next(iter(form)) not in FORMS:
         raise InputError(
             f"a grammar has one of the forms {', '.join(FORMS)}, such as {{regex: '[0-9]+'}}, not {form!r:.60}"
@@ -71,30 +71,30 @@ class TextGrammar:
     """A compiled grammar over the tokens of one vocabulary."""
 
     def __init__(self, matcher: LLMatcher, ends: frozenset[int]) -> None:
-        """The grammar of a matcher at its beginning; `ends` are the tokens that follow a text that is complete."""
+        """The grammar of a matcher at the beginning of a text; `ends` are the tokens that end a complete text."""
         self.ends = ends
         self._first = matcher
 
     def matcher(self) -> LLMatcher:
-        """A matcher of its own at the beginning of a text."""
+        """A new matcher at the beginning of a text."""
         return self._first.deep_copy()
 
 
 class GrammarProcessor:
-    """Bans the tokens after which no text of the grammar is left; after a complete text, all but those that end it.
+    """Bans the tokens after which no text of the grammar is possible; after a complete text, all but its end tokens.
 
-    A function of a row's tokens and logits alone, as `Sampling` asks of a processor: its matcher is taken back to where
-    a text parts from the one before it, and reads on from there. So the nodes of a tree cost what they differ by.
-    Nodes after a banned token keep their logits: no text reaches them.
+    It is a function of a row's tokens and logits alone, as `Sampling` requires: its matcher rolls back to the end of
+    the prefix shared with the previous text, and reads on from there, so a tree's shared prefixes are read once.
+    Nodes after a banned token keep their logits, since no text reaches them.
     """
 
     def __init__(self, grammar: TextGrammar, prompt: int) -> None:
-        """The processor for rows whose prompts have so many tokens: the grammar begins after them."""
+        """The processor for rows with prompts of `prompt` tokens, after which the grammar begins."""
         self._grammar, self._prompt = grammar, prompt
         self._matcher, self._text = grammar.matcher(), list[int]()
         self._turn = Lock()
         self.failure: str | None = None
-        """The compiler's words for a text that it could not go on with."""
+        """The matcher's error message for a text that it could not continue, or None."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """Logits [R, V] after texts [R, T], -inf at banned tokens."""
@@ -102,22 +102,22 @@ class GrammarProcessor:
             masks = [self._allowed(text, logits.shape[1]) for text in tokens[:, self._prompt :].tolist()]
         if not logits.is_cpu:
             return logits.where(torch.from_numpy(np.stack(masks)).to(logits.device), -torch.inf)
-        values = logits.numpy()  # by one thread: to wait for a second one takes longer than the work
+        values = logits.numpy()  # single-threaded: synchronizing with a second thread takes longer than the work
         return torch.from_numpy(np.where(np.stack(masks), values, values.dtype.type(-np.inf)))
 
     def fork(self) -> GrammarProcessor:
-        """A copy that goes on by itself."""
+        """An independent copy."""
         return GrammarProcessor(self._grammar, self._prompt)
 
     def accepts(self, text: Sequence[int]) -> int:
-        """The number of first tokens of a text, the end included, that the grammar allows."""
+        """The length of the longest prefix of a text, its end token included, that the grammar allows."""
         with self._turn:
             return self._read(list(text))
 
     def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
         """For each node of a tree after a text, True if the grammar allows its path; the root is the last token.
 
-        Behind a text that is none of the grammar's everything is allowed, for nothing is banned there.
+        After a text that violates the grammar everything is allowed, since nothing is banned there.
         """
         answer = list(text[self._prompt :])
         edges: list[list[int]] = [[] for _ in tokens]
@@ -131,7 +131,7 @@ class GrammarProcessor:
         return allowed
 
     def _descend(self, node: int, tokens: Sequence[int], edges: Sequence[Sequence[int]], allowed: list[bool]) -> None:
-        """Marks the allowed nodes below one at which the matcher stands, and leaves it there."""
+        """Marks the allowed nodes below the node at the matcher's position, to which the matcher returns."""
         for child in edges[node]:
             if tokens[child] in self._grammar.ends:
                 allowed[child] = self._matcher.is_accepting()
@@ -141,7 +141,7 @@ class GrammarProcessor:
                 self._matcher.rollback(1)
 
     def _allowed(self, text: list[int], vocab: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """The tokens that may follow a text: [V] bool; all of them where the text is none of the grammar's."""
+        """The tokens that may follow a text: [V] bool; all of them if the text violates the grammar."""
         allowed = self._read(text)
         if not self._matcher.is_error() and (allowed < len(text) or not self._grammar.ends.isdisjoint(text[-1:])):
             return np.ones(vocab, dtype=np.bool_)
@@ -155,7 +155,7 @@ class GrammarProcessor:
         return mask[:vocab]
 
     def _read(self, text: list[int]) -> int:
-        """Moves the matcher to a text, or to where that leaves the grammar; returns how many tokens are allowed."""
+        """Moves the matcher to the end of a text or of its allowed prefix; returns the number of allowed tokens."""
         known = self._text
         common = len(known)
         if text[:common] != known:
@@ -173,13 +173,13 @@ class GrammarCompiler:
     """Compiles grammars for one vocabulary."""
 
     def __init__(self, tokens: LLTokenizer, ends: frozenset[int]) -> None:
-        """A compiler for llguidance's view of a vocabulary, in which `ends` are the tokens that end a text."""
+        """A compiler for llguidance's form of a vocabulary, in which `ends` are the tokens that end a text."""
         self._tokens, self._ends = tokens, ends
         self._compile = lru_cache(KEPT)(self._compile_form)
 
     @classmethod
     def spelled(cls, tokens: Sequence[bytes], ends: frozenset[int]) -> GrammarCompiler:
-        """A compiler for tokens that spell these bytes; none is an unused or special token, which no grammar allows."""
+        """A compiler for tokens of these bytes; unused and special tokens are empty, and no grammar allows them."""
         with needs_extra("grammar", "a grammar"):
             from llguidance import LLTokenizer, TokenizerWrapper
         return cls(LLTokenizer(TokenizerWrapper(SpelledTokens(tokens, ends)), eos_token=sorted(ends)), ends)
@@ -203,7 +203,7 @@ class GrammarCompiler:
             return cls.spelled(spell(tokenizer, size), ends)
 
     def compile(self, form: Mapping[str, Any]) -> TextGrammar:
-        """The grammar. Raises InputError for one that is not understood, or that no text follows."""
+        """Compiles a grammar. Raises InputError if it is invalid or the tokens can spell no text of it."""
         require_grammar(form)
         ((kind, value),) = form.items()
         return self._compile(kind, value if isinstance(value, str) else json.dumps(value))
@@ -238,7 +238,7 @@ class SpelledTokens:
         self._longest = max(map(len, tokens))
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """The tokens of a text, the longest first; bytes that no token spells are left out."""
+        """Tokenizes a text by greedy longest match; bytes that no token spells are left out."""
         rest = text.encode() if isinstance(text, str) else text
         found: list[int] = []
         while rest:
@@ -251,7 +251,7 @@ class SpelledTokens:
 
 
 def spell(tokenizer: Any, size: int) -> list[bytes]:
-    """The bytes of the first `size` tokens within a text; none of special tokens and of halves of characters."""
+    """The bytes of the first `size` tokens within a text; empty for special tokens and incomplete characters."""
     anchor = next(iter(tokenizer("a", add_special_tokens=False)["input_ids"]))
     before = str(tokenizer.decode([anchor]))
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -281,5 +281,5 @@ def _refusal(kind: str, reason: str) -> InputError:
 
 
 def _words(reason: str) -> str:
-    """An error of the compiler in one short line."""
+    """A compiler error as one short line."""
     return " ".join(reason.replace("<non-verbose/>", "").split())[:SHOWN]

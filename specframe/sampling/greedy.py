@@ -12,13 +12,13 @@ from specframe.sampling.laws import RowSampling, Sampling
 def follow_argmax(tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
     """The verdict of any lossless rule for laws that are one-hot at argmax [B, N]: the path of these tokens.
 
-    Among siblings of one token the first counts. Where gaps [B, N] bool are given, no token has mass after those nodes,
-    and the verdict's copy on the host has the first of each row. One copy to the host, and the path is walked there:
-    after a large forward pass every further kernel would find its code and data out of cache.
+    Among siblings with the same token the first counts. `gaps` [B, N] bool marks nodes after which no token has mass;
+    the verdict's host copy has the first one on each row's path. All values are copied to the host once and the path is
+    followed there: after a large forward pass every further kernel would find its code and data out of cache.
     """
     verdict = HostVerdict([], [], None if gaps is None else [])
     found = (argmax,) if gaps is None else (argmax, gaps)
-    if argmax.is_cpu:  # where single reads cost less than a kernel
+    if argmax.is_cpu:  # single reads cost less than a kernel
         rows = [*zip(*tree.columns, *map(Tensor.tolist, found), strict=True)]
     else:
         rows = torch.stack((tree.valid, tree.parent, tree.tokens, *found), 1).tolist()
@@ -37,8 +37,8 @@ def follow_argmax(tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -
 def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: TokenTree) -> tuple[Tensor, Tensor]:
     """The argmax token after each node that greedy decoding reaches, and a mask of those after which no token has mass.
 
-    For logits [B, N, V]: [B, N] int64, -1 after other nodes, and [B, N] bool. Processors, which a grammar makes slow,
-    are asked about the accepted path alone.
+    For logits [B, N, V]: [B, N] int64, -1 after other nodes, and [B, N] bool. Processors, which are slow for a grammar,
+    run only for the nodes of the accepted path.
     """
     found = torch.full_like(tree.tokens, -1)
     gaps = torch.zeros_like(found, dtype=torch.bool)
@@ -59,9 +59,9 @@ def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: Token
 def chosen(best: Tensor) -> tuple[Tensor, Tensor | None]:
     """The tokens of the largest logits, and a mask of the nodes after which no token has mass: [B, N] each.
 
-    Given tokens [B, N] that are -1 after such a node, as in `GreedyScores`; None: there are none.
+    The given tokens [B, N] are -1 after such a node, as in `GreedyScores`. The mask is None if there are none.
     """
-    if best.is_cpu and all(min(row) >= 0 for row in best.tolist()):  # which is sooner known than a kernel's answer
+    if best.is_cpu and all(min(row) >= 0 for row in best.tolist()):  # faster than a kernel
         return best, None
     gaps = best < 0
     return (best.masked_fill(gaps, 0), gaps) if gaps.any() else (best, None)

@@ -18,15 +18,15 @@ def places(shape: tuple[int, ...], device: torch.device | str) -> Tensor:
 
 
 def stride(axis: int) -> int:
-    """The odd 64-bit number by which indices along this axis are spread.
+    """The odd 64-bit number by which indices along this axis are multiplied.
 
-    Scrambled twice, so that a step along an axis does not lead from the numbers of one cycle or seed to another's.
+    It is scrambled twice, so that a step along an axis does not lead from one cycle's or seed's numbers to another's.
     """
     return scramble(scramble(axis)) | 1
 
 
 def unit(hashes: Tensor) -> Tensor:
-    """Hashes as multiples of 2^-53 in [0, 1): int64 -> float64."""
+    """Maps hashes to multiples of 2^-53 in [0, 1): int64 -> float64."""
     return (hashes >> 11 & (1 << 53) - 1) * torch.tensor(2.0**-53, dtype=torch.float64)
 
 

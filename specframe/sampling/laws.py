@@ -15,7 +15,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
 
 FEW = (64, 1024)
-"""Numbers of the likeliest tokens examined first for a mass of top_p."""
+"""Numbers of the most probable tokens that are examined first for the nucleus of top_p."""
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """A transformers LogitsProcessor: (input_ids [R, T], logits [R, V]) -> logits [R, V]."""
@@ -43,9 +43,9 @@ class Sampling:
 
     The order and the treatment of ties are those of Hugging Face's `generate`: top-k keeps every token
     that ties with the k-th, top-p keeps the smallest set whose mass reaches top_p, min-p is relative to
-    the likeliest token. Temperature 0 is the one-hot law at the argmax, the lowest id on ties.
+    the most probable token. Temperature 0 gives the one-hot law at the argmax, the lowest id on ties.
 
-    Processors must be pure functions of their arguments: they see the rows of a batch in no fixed order.
+    Processors must be pure functions of their arguments: they get the rows of a batch in no fixed order.
     """
 
     temperature: float = 0.0
@@ -72,21 +72,21 @@ class Sampling:
         return self.temperature == 0
 
     def following(self, history: History) -> Sampling:
-        """The same settings after these committed tokens, for processors that look at history."""
+        """Returns a copy with these committed tokens, for processors that read the history."""
         return replace(self, history=history)
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
 
-        In float32, or float64 where the logits are. Where no token has mass it is certain of the first one. Raises
-        InputError when there are processors and no history.
+        In float32, or float64 if the logits are. Where no token has mass, the first token has probability 1. Raises
+        InputError if there are processors and no history.
         """
         return self.law_and_gaps(logits, tree, nodes)[0]
 
     def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool; None: there are none.
+        """The laws of `law`, and a mask of nodes after which no token has mass: [B, M, V], [B, M] bool or None.
 
-        That is so where processors ban every token, or the logits are not numbers.
+        A node has no mass if processors ban every token or the logits are not numbers.
         """
         if self.greedy:
             best, gaps = self.argmax_and_gaps(logits, tree, nodes)  # [B, M]
@@ -104,7 +104,7 @@ class Sampling:
             logits = keep_min_p(logits, self.min_p)
         law = logits.softmax(-1)
         gaps = law[..., 0].isnan()  # a softmax is numbers everywhere or nowhere
-        if gaps.is_cpu and not gaps.any():  # elsewhere, looking would wait for the device
+        if gaps.is_cpu and not gaps.any():  # elsewhere, the check would wait for the device
             return law, None
         law = law.masked_fill(gaps[..., None], 0.0)
         law[..., 0] += gaps
@@ -115,20 +115,20 @@ class Sampling:
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
     def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as in `law_and_gaps`: [B, M] int64."""
+        """The tokens of `argmax`, [B, M] int64, and the mask of `law_and_gaps`, [B, M] bool or None."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
         best = first_argmax(logits)  # [B, M]
         values = logits.gather(-1, best[..., None])[..., 0]
-        # Not-a-number is above nothing. On a CPU a look costs less than a kernel; a device would have to be waited for.
+        # NaN compares as not above. On a CPU a host read costs less than a kernel; for a device it would be a sync.
         if values.is_cpu and all(value > -math.inf for value in values.flatten().tolist()):
             return best, None
         gaps = ~(values > -math.inf)
         return best.masked_fill(gaps, 0), gaps
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
-        # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad
-        # token, a minimum length its padding, an n-gram rule would find n-grams in it, and a row's law
+        # Processors take a rectangle of tokens. Padding would be wrong: a penalty would count the pad
+        # token, a minimum length the padding, an n-gram rule would find n-grams in it, and a row's law
         # would depend on its neighbours. So they run once per length, on exactly the tokens of each node.
         context, length = self._contexts(tree, nodes)
         processed = torch.empty_like(logits)
@@ -156,7 +156,7 @@ class Sampling:
         context = torch.cat([history.tokens, spare], 1)[:, None].repeat(1, node.shape[1], 1)
         tokens = tree.tokens.where(tree.valid, 0)
         place = length - 1
-        for _ in range(tree.levels):  # from each node up to the root, which history holds already
+        for _ in range(tree.levels):  # from each node up to the root, which the history already has
             context.scatter_(2, place[..., None], tokens.gather(1, node)[..., None])
             parent = tree.parent.gather(1, node)
             place = place - (parent >= 0).long()
@@ -166,14 +166,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class RowSampling:
-    """A sampling for each row of a batch: rows of equal settings are treated together."""
+    """A sampling for each row of a batch; rows with equal settings are processed together."""
 
     rows: Sequence[Sampling]
     history: History | None = None
 
     @cached_property
     def groups(self) -> list[tuple[Sampling, Tensor]]:
-        """The different samplings, each with its rows."""
+        """The distinct samplings, each with its rows."""
         distinct: list[tuple[Sampling, list[int]]] = []
         for row, sampling in enumerate(self.rows):
             for known, members in distinct:
@@ -195,7 +195,7 @@ class RowSampling:
         return tuple(processor for sampling, _ in self.groups for processor in sampling.processors)
 
     def following(self, history: History) -> RowSampling:
-        """The same settings after these committed tokens."""
+        """Returns a copy with these committed tokens."""
         return replace(self, history=history)
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
@@ -203,7 +203,7 @@ class RowSampling:
         return self.law_and_gaps(logits, tree, nodes)[0]
 
     def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as in `Sampling.law_and_gaps`."""
+        """The laws, and a mask of nodes after which no token has mass, as in `Sampling.law_and_gaps`."""
         laws = torch.empty_like(logits, dtype=law_dtype(logits))
         gaps = torch.zeros_like(logits[..., 0], dtype=torch.bool)
         for sampling, rows in self._bound(logits.device):
@@ -218,7 +218,7 @@ class RowSampling:
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
     def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as in `law_and_gaps`: [B, M] int64."""
+        """The tokens of `argmax`, [B, M] int64, and the mask of `law_and_gaps`, [B, M] bool."""
         best = torch.zeros_like(logits[..., 0], dtype=torch.int64)
         gaps = torch.zeros_like(best, dtype=torch.bool)
         for sampling, rows in self._bound(logits.device):
@@ -229,7 +229,7 @@ class RowSampling:
         return best, gaps
 
     def _bound(self, device: torch.device) -> Iterator[tuple[Sampling, Tensor]]:
-        """Yields each sampling, bound to the history of its rows, and these."""
+        """Yields each sampling, bound to the history of its rows, with these rows."""
         for sampling, rows in self.groups:
             rows = rows.to(device)
             if self.history is not None and sampling.processors:
@@ -238,15 +238,15 @@ class RowSampling:
 
 
 def law_dtype(logits: Tensor) -> torch.dtype:
-    """The dtype of laws made from these logits: float64 stays, everything else becomes float32."""
+    """The dtype of laws made from these logits: float64 for float64, otherwise float32."""
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def first_argmax(logits: Tensor) -> Tensor:
-    """The first largest logit's index, not-a-number above all: [..., V] -> [...] int64."""
+    """The index of the first largest logit, where NaN is the largest: [..., V] -> [...] int64."""
     if not logits.is_cpu:
         return logits.argmax(-1)
-    # numpy compares by vector instructions where torch does not: a fifth of the time over 49,152 tokens in bfloat16.
+    # numpy compares by vector instructions where torch does not: five times as fast for 49,152 tokens in bfloat16.
     return torch.from_numpy(np.asarray(at_least_float32(logits.detach()).numpy().argmax(-1)))
 
 
@@ -256,33 +256,33 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Logits [..., V] with -inf below the k-th largest; everything that ties with it stays."""
+    """Logits [..., V] with -inf below the k-th largest; ties with it stay."""
     threshold = logits.topk(min(k, logits.shape[-1]))[0][..., -1:]
     return logits.masked_fill(logits < threshold, -math.inf)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Logits [..., V] with -inf outside the smallest set of likeliest tokens whose mass reaches p."""
+    """Logits [..., V] with -inf outside the smallest set of most probable tokens whose mass reaches p."""
     vocab = logits.shape[-1]
-    # On a CPU, sorting a tree's laws would take longer than scoring it, and mostly few tokens have all the mass.
+    # On a CPU, sorting a tree's laws would take longer than scoring it, and usually few tokens have most of the mass.
     sizes = [size for size in FEW if size < vocab and logits.is_cpu]
     nucleus = _nucleus(logits.reshape(-1, vocab).softmax(-1), p, sizes)
     return logits.masked_fill(~nucleus.view_as(logits), -math.inf)
 
 
 def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
-    """Returns the kept tokens, laws [R, V] -> bool; searched among the likeliest, `sizes` of them, then by a sort."""
+    """Mask of the kept tokens, laws [R, V] -> bool, from the top `sizes` tokens if they suffice, else from a sort."""
     if not sizes:
         ascending, order = law.sort()
-        dropped = ascending.cumsum(-1) <= 1 - p  # the tail, summed from its thin end
+        dropped = ascending.cumsum(-1) <= 1 - p  # the tail, summed from the least probable token
         dropped[:, -1] = False
         return ~dropped.scatter(-1, order, dropped)
     best, order = law.topk(sizes[0])
-    inside = ~(best.cumsum(-1) - best >= p)  # where the mass before a token falls short, or is not a number
+    inside = ~(best.cumsum(-1) - best >= p)  # where the mass before a token is below p, or NaN
     inside[:, 0] = True
     nucleus = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
     last = inside.sum(-1, keepdim=True) - 1
-    # Which of equally likely tokens are kept is up to the sort.
+    # The sort decides which of equally probable tokens are kept.
     tied = best.gather(1, last) == best.gather(1, (last + 1).clamp(max=sizes[0] - 1))
     unsettled = (inside[:, -1] | tied[:, 0]).nonzero()[:, 0]
     if len(unsettled):
@@ -291,6 +291,6 @@ def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Logits [..., V] with -inf where a token is less than p times as likely as the likeliest."""
+    """Logits [..., V] with -inf where a token is less than p times as probable as the most probable one."""
     law = logits.softmax(-1)
     return logits.masked_fill(law < p * law.amax(-1, keepdim=True), -math.inf)

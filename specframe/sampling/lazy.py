@@ -1,4 +1,4 @@
-"""Laws after the nodes that a verifier visits, one by one: made when they are asked for, or all beforehand."""
+"""Laws after the nodes of a draft: each computed when a verifier visits the node, or all in advance."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Visits:
-    """The target's laws after the nodes of a draft, each made when it is asked for.
+    """The target's laws after the nodes of a draft, each computed on demand.
 
-    A law over a large vocabulary takes longer to make than a small tree takes to walk.
+    Computing a law over a large vocabulary takes longer than walking a small tree.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Visits:
         batch, count, _ = logits.shape
         self._first = torch.arange(0, batch * count, count, device=logits.device)  # [B], where a row's logits begin
         self.gaps: Tensor | None = None
-        """Mask of the nodes asked for after which no token has mass, [B, N] bool; None: there was none."""
+        """Mask of the visited nodes after which no token has mass, [B, N] bool; None: there were none."""
 
     @property
     def all(self) -> Tensor:
-        """The laws after all nodes, p [B, N, V]; nodes after which no token has mass are noted."""
+        """The laws after all nodes, p [B, N, V]; sets `gaps`."""
         p, self.gaps = self._sampling.law_and_gaps(self._logits, self._tree)
         return p
 
@@ -64,7 +64,7 @@ class Visits:
 
 
 class AllLaws:
-    """Laws that were made beforehand, p [B, N, V], with the nodes' features [B, N, D], by tap."""
+    """Laws computed in advance, p [B, N, V], with the nodes' features [B, N, D], by tap."""
 
     def __init__(self, p: Tensor, features: Mapping[str, Tensor] = NONE) -> None:
         batch, count, vocab = p.shape

@@ -1,8 +1,8 @@
-"""Logits processors that recipes and requests name: biases, bans, a least length, penalties.
+"""Logits processors that recipes and requests name: biases, bans, a minimum length, penalties.
 
-Each is a function of a row's tokens and its logits alone, and equal where its settings are, as `Sampling` asks of a
-processor. Order and formulas are those of vLLM's sampler: bias, least length, repetition, frequency, presence.
-Bans come last; a grammar, which has a file of its own, comes first.
+Each is a function of a row's tokens and logits alone, as `Sampling` requires, and equal to others of equal settings.
+Order and formulas are those of vLLM's sampler: bias, minimum length, repetition, frequency, presence.
+Bans come last; a grammar (`grammar.py`) comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Bias:
     """Token ids and their logit biases."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
-        """The moved logits [R, V]."""
+        """The biased logits [R, V]."""
         ids, values = zip(*self.added, strict=True)
         return logits.index_add(
             1,
@@ -32,7 +32,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class LeastLength:
-    """Bans the tokens that end a text until it has some length."""
+    """Bans the tokens that end a text until it has a minimum length."""
 
     prompt: int
     """Tokens of the prompt, which do not count."""
@@ -49,11 +49,11 @@ class LeastLength:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Lowers the logits of tokens that the text has already.
+    """Lowers the logits of tokens that already occur in the text.
 
-    Repetition (CTRL, https://arxiv.org/abs/1909.05858, 4.1) counts prompt and continuation: positive logits are divided
-    by it, others multiplied. Frequency and presence (OpenAI's API) count the continuation alone: frequency is
-    subtracted once for each time that a token occurs, presence once for all of them.
+    Repetition (CTRL, https://arxiv.org/abs/1909.05858, 4.1) applies to prompt and continuation: positive logits are
+    divided by it, others multiplied. Frequency and presence (OpenAI's API) apply to the continuation alone: frequency
+    is subtracted once for each occurrence of a token, presence once if the token occurs.
     """
 
     prompt: int
@@ -62,7 +62,7 @@ class Penalties:
     frequency: float
     presence: float
     ignored: int = 0
-    """First tokens of the prompt that repetition does not count."""
+    """Number of the prompt's first tokens to which repetition does not apply."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """The lowered logits [R, V]."""
@@ -78,13 +78,13 @@ class Penalties:
 
 @dataclass(frozen=True)
 class NoRepeats:
-    """Bans the token that would make some n-gram of the text, prompt included, occur once more."""
+    """Bans tokens that would repeat an n-gram of the text, prompt included."""
 
     size: int
-    """Tokens of an n-gram."""
+    """Number of tokens of an n-gram."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
-        """Logits [R, V] with -inf at the last token of each n-gram that the text has begun again."""
+        """Logits [R, V] with -inf at tokens that would complete an n-gram of the text once more."""
         from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor
 
         return _unless_all(logits, NoRepeatNGramLogitsProcessor(self.size)(tokens, logits))
@@ -92,7 +92,7 @@ class NoRepeats:
 
 @dataclass(frozen=True)
 class BannedWords:
-    """Bans the last token of each word, after a text that ends in the word's other tokens."""
+    """Bans the last token of each word after a text that ends with the word's other tokens."""
 
     words: tuple[tuple[int, ...], ...]
 
@@ -104,5 +104,5 @@ class BannedWords:
 
 
 def _unless_all(logits: Tensor, banned: Tensor) -> Tensor:
-    """The banned logits [R, V]; rows in which every token is banned keep theirs, and so a distribution."""
+    """The banned logits [R, V]; rows with every token banned keep their own, so that they have a distribution."""
     return torch.where(banned.isneginf().all(1, keepdim=True), logits, banned)

@@ -1,8 +1,8 @@
-"""Seeded randomness whose every number is a pure function of where it is used.
+"""Seeded random numbers, each a pure function of where it is used.
 
 A uniform is a SplitMix64 hash (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 2014) of seed, stream, row, cycle, method, call and element, or of seed, row and position. There is no generator state
-to get out of step, so a row's numbers depend neither on its neighbours in the batch, nor on padding, nor on the device.
+to keep in step, so a row's numbers do not depend on its neighbours in the batch, on padding or on the device.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PLACES = 64  # smallest size of a block by position
 
 
 class SeededRandom:
-    """The randomness of a session: for every row a stream for drafting, one for verifying, and one by position.
+    """The random streams of a session: for every row one for drafting, one for verification, and one by position.
 
     `draft`, `verify` and `position` are RandomSources. They never share a number, nor do two cycles of the first two:
-    the acceptance rules are exact only for fresh noise. The numbers of `position` belong to the places in a row's text,
-    so a rule that draws one token for each place emits the same text whatever it was drafted with.
+    the acceptance rules are exact only for fresh noise. The numbers of `position` belong to positions in a row's text,
+    so a rule that draws one token for each position emits the same text with any draft.
     """
 
     def __init__(self, seed: int, rows: int, device: torch.device | str = "cpu") -> None:
@@ -34,7 +34,7 @@ class SeededRandom:
 
     @classmethod
     def of_seeds(cls, seeds: Sequence[int], device: torch.device | str = "cpu") -> SeededRandom:
-        """Streams for rows that have a seed each."""
+        """Streams for rows with one seed each."""
         random = cls.__new__(cls)
         random._begin(seeds, device)
         return random
@@ -45,7 +45,7 @@ class SeededRandom:
         self.draft, self.verify, self.position = Stream(keys[0]), Stream(keys[1]), PositionStream(keys[2])
 
     def start(self, seeds: Sequence[int]) -> SeededRandom:
-        """The streams of new rows, which have not joined these yet."""
+        """The streams of new rows, not yet joined to these."""
         return SeededRandom.of_seeds(seeds, self.draft.device)
 
     def join(self, new: SeededRandom) -> None:
@@ -68,16 +68,16 @@ class SeededRandom:
 
 
 def row_seed(seed: int, row: int) -> int:
-    """The seed of a row of a batch that has one seed."""
+    """The seed of one row of a batch with a common seed."""
     return scramble(scramble(seed) + row)
 
 
 class Stream:
-    """A RandomSource: one stream of uniforms per row, begun afresh by every cycle.
+    """A RandomSource: one stream of uniforms per row, restarted in every cycle.
 
-    The calls of a cycle are counted for each method on its own, so that a row whose neighbours need more coins than
-    itself still gets the same numbers for its categorical draws. State that changes from cycle to cycle and is read by
-    a draw is a tensor on the device: a captured step that is replayed gets fresh numbers.
+    The calls of a cycle are counted per method, so that a row whose neighbours need more Bernoulli draws still gets the
+    same numbers for its categorical draws. State that changes from cycle to cycle and is read by a draw is a tensor on
+    the device, so that a replayed CUDA graph gets fresh numbers.
     """
 
     def __init__(self, keys: Tensor) -> None:
@@ -85,15 +85,15 @@ class Stream:
         self._keys = keys
         self._places = places((CALLS, ELEMENTS), keys.device).flatten()
         self._cycle = torch.zeros_like(keys)  # [B], of each row
-        self._asked, self._skipped = False, 0  # a stream of which nothing was asked yet only counts its cycles
+        self._asked, self._skipped = False, 0  # an unused stream only counts its cycles
         self._calls = [0] * METHODS
         self._block: Tensor | None = None  # [B, CYCLES, CALLS * ELEMENTS]; hashing few or many costs the same
-        self._age = 0  # cycles since the block was made; an unused stream has none
+        self._age = 0  # cycles since the block was made; an unused stream has no block
         self._now: Tensor | None = None  # [B, CALLS * ELEMENTS], this cycle's part of the block
 
     @property
     def device(self) -> torch.device:
-        """Device of its numbers."""
+        """The device of its numbers."""
         return self._keys.device
 
     def advance(self) -> None:
@@ -127,14 +127,14 @@ class Stream:
         return pick(cumulated(probs), self._uniforms(CATEGORICAL, probs.shape[:-1]))
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
+        """One Bernoulli draw per probability: p [B, ...] in [0, 1] -> [B, ...] bool. Never True for p = 0."""
         return self._uniforms(BERNOULLI, p.shape) < p
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
         """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up.
 
-        The tokens are drawn one after the other from the remaining mass: the same law as Gumbel top-k, for k uniforms a
-        row instead of V.
+        The tokens are drawn one after the other from the remaining mass, which gives the law of Gumbel top-k with k
+        uniforms per row instead of V.
         """
         left = probs.to(torch.float64, copy=True)
         uniforms = self._uniforms(WITHOUT_REPLACEMENT, (*probs.shape[:-1], k))
@@ -164,7 +164,7 @@ class Stream:
         return self._hash(element, self._cycle[:, None]).reshape(shape)
 
     def _look(self) -> None:
-        # Finds this cycle's numbers in the block, a new one where the last is used up.
+        # Finds this cycle's numbers in the block; makes a new block when the last is used up.
         if self._block is None or self._age == CYCLES:
             offsets = torch.arange(CYCLES, device=self.device)
             self._block, self._age = self._hash(self._places, self._cycle[:, None] + offsets), 0
@@ -175,30 +175,29 @@ class Stream:
             self._now = part.clone()
 
     def _hash(self, element: Tensor, cycle: Tensor) -> Tensor:
-        # Uniforms for places [E] in some cycles [B, C] of each row: [B, C, E].
+        # Uniforms for elements [E] in cycles [B, C] of each row: [B, C, E].
         mixed = scramble_all(cycle + self._skipped)[:, :, None] + element
         return unit(scramble_all(self._keys[:, None, None] + mixed))
 
 
 class PositionStream:
-    """A RandomSource for rules that draw one token for each place of the text: call c draws for the c-th new place.
+    """A RandomSource for rules that draw one token per position of the text: call c draws for the c-th new position.
 
-    Its numbers are functions of a row's seed and the place alone, so they are the same whatever the drafts, the batch
-    or the cycles were.
+    Its numbers are functions of a row's seed and the position alone, so they do not depend on drafts, batch or cycles.
     """
 
     def __init__(self, keys: Tensor) -> None:
-        """The streams of B rows with 64-bit keys [B], at the first place."""
+        """The streams of B rows with 64-bit keys [B], at the first position."""
         self._keys = keys
         self.place = torch.zeros_like(keys)
-        """The tokens committed so far, [B] int64."""
+        """Number of tokens committed so far, [B] int64."""
         self._call = 0
-        self._block: Tensor | None = None  # [B, P], from the place `_first` [B] on
+        self._block: Tensor | None = None  # [B, P], from the position `_first` [B] on
         self._first = self.place
-        self._used = 0  # places of the block that may be behind, at most
+        self._used = 0  # the most positions of the block that may be used
 
     def advance(self, count: Tensor, most: int) -> None:
-        """Moves on by count [B] places, `most` at most."""
+        """Advances by count [B] positions, `most` at most."""
         self.place = self.place + count
         self._call = 0
         self._used += most
@@ -216,7 +215,7 @@ class PositionStream:
             self._block, self._first = self._block[rows], self._first[rows]
 
     def categorical(self, probs: Tensor) -> Tensor:
-        """One index per law, for each row's next place: probs [B, V] -> [B] int64."""
+        """One index per law, for each row's next position: probs [B, V] -> [B] int64."""
         call, self._call = self._call, self._call + 1
         if self._block is None or self._used + call >= self._block.shape[1]:
             self._first, self._used = self.place, 0
@@ -226,32 +225,32 @@ class PositionStream:
         return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """Raises RuntimeError: a rule that tosses coins draws more than one token a place."""
+        """Raises RuntimeError: a rule with Bernoulli draws needs more than one draw per position."""
         raise RuntimeError("draws by position are one categorical a place; use the stream `verify`")
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
-        """Raises: see `bernoulli`."""
+        """Raises RuntimeError: see `bernoulli`."""
         return self.bernoulli(probs)
 
 
 def uniforms(seed: int, *shape: int) -> Tensor:
-    """Numbers in [0, 1) that are functions of seed and index alone: float64 [*shape]."""
+    """Uniforms in [0, 1) that are functions of seed and index alone: float64 [*shape]."""
     return unit(scramble_all(places(shape, "cpu") + signed(scramble(seed))))
 
 
 def cumulated(probs: Tensor) -> Tensor:
-    """Cumulated probabilities [..., V] in float64, constant wherever a probability is 0."""
+    """Cumulative probabilities [..., V] in float64, constant wherever a probability is 0."""
     mass = probs.cumsum(-1, dtype=torch.float64)
     if not probs.is_cpu:
-        # A parallel sum associates differently at every index and need not be monotone in its last bits.
+        # A parallel sum associates differently at every index, so it may not be monotone in its last bits.
         mass = mass.masked_fill(probs <= 0, 0).cummax(-1)[0]
     return mass
 
 
 def pick(mass: Tensor, uniforms: Tensor) -> Tensor:
-    """The indices at which cumulated mass [..., V] first exceeds its uniform share [...]: [...] int64.
+    """The first indices at which the cumulative mass [..., V] exceeds u times the total, u [...]: [...] int64.
 
-    u * total stays below total for every u = n / 2^53 < 1, so only a law without mass runs over.
+    u * total stays below the total for every u = n / 2^53 < 1, so only a law without mass gives the index V.
     """
     threshold = uniforms[..., None] * mass[..., -1:]
     return torch.searchsorted(mass, threshold, right=True)[..., 0]

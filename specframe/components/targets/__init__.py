@@ -1,1 +1,1 @@
-"""Targets: the models whose law is preserved."""
+"""Targets: the models whose output distribution is preserved."""

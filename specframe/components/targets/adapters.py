@@ -1,4 +1,4 @@
-"""Models in wrappers: PEFT adapters, whose weights are merged, torch.compile's and parallel ones."""
+"""Wrapped models: merges PEFT adapters, and unwraps torch.compile and parallel wrappers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specframe.kernel.errors import CompositionError, InputError, WeightsError, 
 
 
 def base_of(adapter: Path) -> str:
-    """Returns the name of the model that an adapter is for, as a clause; empty where its config names none."""
+    """Returns the name of an adapter's base model, as a clause; empty if its config names none."""
     try:
         name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError):
@@ -57,10 +57,10 @@ MERGE = (
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model of transformers in a wrapper: torch.compile's, a parallel one's, or PEFT's, whose layers stay in it.
+    """The transformers model in a wrapper of torch.compile, parallel training or PEFT, whose layers stay in place.
 
-    A compiled forward pass is left out: the target's option `compile` compiles the one over trees. Raises
-    CompositionError for adapters that work outside of the layers, which would be lost.
+    A compiled forward pass is dropped: the target's option `compile` compiles the one over trees. Raises
+    CompositionError for adapters outside of the layers, which would be lost.
     """
     if isinstance(model, torch._dynamo.OptimizedModule):
         return unwrap(model._orig_mod)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A model taken apart. What runs is a copy of a model with recurrent layers, of the same weights."""
+    """The parts of a model. For a model with recurrent layers, of a copy that shares its weights."""
 
     config: Any
     """The config of its text decoder."""
@@ -48,9 +48,9 @@ class Anatomy:
     make_eager: Callable[[], TransformersForward]
     """Function that makes transformers' own forward pass."""
     memory: type[SlotCache]
-    """The kind of memory that its layers need."""
+    """The class of cache for its layers."""
     vision: Vision
-    """Inputs that it reads with the tokens."""
+    """Inputs that it reads in addition to tokens."""
 
     @classmethod
     def of(cls, model: Any) -> Anatomy:
@@ -73,7 +73,7 @@ class Anatomy:
 
     @classmethod
     def _of_llama(cls, model: LlamaModel) -> Anatomy:
-        """The parts of a model without a forward pass; transformers' one is made where it is needed."""
+        """The parts of a model without a forward pass; transformers' own is built when needed."""
         config, decoder = model.config, model.model
         taps = Taps(decoder, dict(enumerate(decoder.layers)))
         views = architectures.views(config)
@@ -92,7 +92,7 @@ class Anatomy:
         return self.make_eager()
 
     def begin(self, forward: Forward, slots: int, room: int, device: torch.device, before: State | None) -> State:
-        """The state of a new session, in the storage of the one before where that will do."""
+        """The state of a new session; reuses the storage of the previous one if possible."""
         shape = (slots, room, device, forward.widths)
         if before is not None and before.reopen(*shape):
             return before
@@ -100,7 +100,7 @@ class Anatomy:
         return State(memory, len(self.layers), *shape)
 
     def require_seeing(self, forward: Forward, inputs: Mapping[str, Tensor]) -> None:
-        """Raises InputError for inputs that the model does not read, or not by this forward pass."""
+        """Raises InputError for inputs that the model or this forward pass does not support."""
         self.vision.require(inputs)
         if inputs and forward is not self.eager:
             raise InputError(
@@ -108,7 +108,7 @@ class Anatomy:
             )
 
     def require_rewindable(self, what: str) -> None:
-        """Raises CompositionError where the layers' state cannot drop tokens, which `what` needs."""
+        """Raises CompositionError if the layers' state cannot drop tokens, which `what` needs."""
         if not self.memory.rewindable:
             raise CompositionError(
                 f"{self.config.model_type} cannot {what}: its recurrent layers keep one state for all committed "
@@ -117,16 +117,16 @@ class Anatomy:
 
 
 class LoadedModel:
-    """A loaded model with its tokenizer, its forward pass, and what of it drafters share."""
+    """A loaded model with its tokenizer, its forward pass, and the parts that drafters share."""
 
     weights: nn.Module
-    """The model, or its modules alone where native passes compute it."""
+    """The model, or only its modules if native passes run it."""
     gguf: Path | None
-    """The GGUF file of the same model, where there is one."""
+    """The GGUF file of the model, if there is one."""
     quantization: Quantization | None = None
-    """Rounding of its matrices."""
+    """Quantization of its matrices."""
     cache: CacheForm | None = None
-    """Rounding of its keys and values."""
+    """Storage format of its keys and values."""
 
     def _attach(
         self, model: nn.Module, tokenizer: TokenizerSource, gguf: Path | None = None, forward: Forward | None = None
@@ -149,22 +149,22 @@ class LoadedModel:
         self._form, self._modules = self._form_of_model(), self._modules_of_model()
 
     def _form_of_model(self) -> tuple[int, torch.dtype, torch.device | None, tuple[nn.Module, ...]]:
-        """The vocabulary, dtype, device and layers of the model as it is now, which all parts are made for.
+        """The current vocabulary, dtype, device and layers of the model, on which all parts depend.
 
-        No device for a model of accelerate's, whose weights come and go.
+        No device for a model with Accelerate's offloading, whose weights move.
         """
         found = architectures.layers(self.weights, self.config)
         device = None if hasattr(self.weights, "_hf_hook") else self.device
         return self.vocab_size, self.dtype, device, () if found is None else tuple(found[1])
 
     def _modules_of_model(self) -> tuple[nn.Module, ...]:
-        """The modules next to the layers, as the model has them now."""
+        """The model's current modules other than the layers."""
         return *self.weights.children(), *self.parts.decoder.children()
 
     def _follow_model(self) -> None:
-        """Takes over modules that were replaced in the model since the last session, such as the LM head.
+        """Adopts modules that were replaced in the model since the last session, such as the LM head.
 
-        Raises InputError for a model of another vocabulary, dtype, device or layers, and for one without weights.
+        Raises InputError if the model's vocabulary, dtype, device or layers changed, or if it has no weights.
         """
         if self.device.type == "meta":
             raise InputError("the target's weights are on the meta device, which holds none: load the model first")
@@ -183,11 +183,11 @@ class LoadedModel:
 
     @property
     def model(self) -> nn.Module:
-        """The model of transformers, made now where native passes did without."""
+        """The transformers model, built on first use if native passes run the target."""
         return self.weights.whole if isinstance(self.weights, LlamaModel) else self.weights
 
     def _drop_model(self) -> None:
-        """Drops the model of transformers that was made around packed weights, until it is asked for again."""
+        """Drops the transformers model built around packed weights, until it is needed again."""
         if isinstance(self.weights, LlamaModel):
             self.weights.forget()
 
@@ -197,7 +197,7 @@ class LoadedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens in the vocabulary, as the model has it now."""
+        """The current vocabulary size of the model."""
         _, head = embedding_and_head(self.weights)
         size: int = head.out_features
         return size
@@ -233,7 +233,7 @@ class LoadedModel:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The model's tokenizer, loaded when first asked for; None if its folder holds none."""
+        """The model's tokenizer, loaded on first use; None if its folder holds none."""
         return self.source.get()
 
     @property
@@ -258,12 +258,12 @@ class LoadedModel:
         return frozenset(value if isinstance(value, list) else [] if value is None else [value])
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
+        """The token embeddings as inputs of the first layer (scaled, projected): [...] -> [..., D]."""
         return self._shared.embed(tokens)
 
     @property
     def embedding_table(self) -> Tensor | None:
-        """The table whose rows `embed` gives, [V, D]; None where there is none."""
+        """The embedding table, whose rows `embed` returns, [V, D]; None if there is none."""
         return self._shared.table
 
     def head(self, features: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class LoadedModel:
         return self._shared.head(features)
 
     def norm(self, features: Tensor) -> Tensor:
-        """The tap `last` of a decoder that ends with a layer of these features: [..., D] -> [..., D]."""
+        """The tap `last` for these outputs of the last layer: [..., D] -> [..., D]."""
         return self._shared.norm(features)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:

@@ -17,7 +17,7 @@ from specframe.kernel.errors import CompositionError, InputError
 log = logging.getLogger(__name__)
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Layer types whose state is keys and values, which can be dropped token by token."""
+"""Layer types whose state is a KV cache, from which single tokens can be dropped."""
 
 SPARSE = frozenset(
     {"indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse"}
@@ -25,34 +25,34 @@ SPARSE = frozenset(
 """Layer types that keep an index or summaries of earlier tokens in addition to keys and values."""
 
 RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"})
-"""Layer types with a state that every token changes."""
+"""Layer types with a recurrent state."""
 
 STATELESS = frozenset({"attention", "mlp", "moe"})
-"""Further layer types that are known, some of which keep nothing."""
+"""Other known layer types, some of them without state."""
 
 BOTH = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
-"""Those of them that have attention, too, and its kind."""
+"""Recurrent layer types that also have attention, with the type of attention."""
 
 MASKED = frozenset({"sdpa", "eager"})
 """Attention implementations that take an arbitrary mask."""
 
 STEADY = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
-"""Kinds of rotary embeddings that depend on the position alone, not on a text's length."""
+"""Types of rotary embeddings that depend only on the position, not on the length of the text."""
 
 ENDLESS = 1 << 20
-"""The context of a model that has no end of its own."""
+"""The context of a model without a limit."""
 
 LOADERS = {
     "MODEL_FOR_CAUSAL_LM_MAPPING": "AutoModelForCausalLM",
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING": "AutoModelForImageTextToText",
 }
-"""transformers' registries of models that write texts, the second one of those that read images, too; their loaders."""
+"""transformers' registries of text-generation models, without and with image inputs, and their loaders."""
 
 
 def find_classes(config_class: Any) -> tuple[Any, Any] | None:
-    """The class of the models that write texts by such configs, and transformers' class that loads them.
+    """The text-generation model class of a config class, and transformers' class that loads it.
 
-    None where there is neither a language model nor a vision-language model.
+    None if there is neither a language model nor a vision-language model.
     """
     import transformers
 
@@ -64,7 +64,7 @@ def find_classes(config_class: Any) -> tuple[Any, Any] | None:
 
 
 def text_config(config: Any) -> Any:
-    """The config of a model's text decoder. Raises CompositionError where there are several."""
+    """The config of a model's text decoder. Raises CompositionError if there are several."""
     try:
         return config.get_text_config()
     except ValueError as error:
@@ -72,7 +72,7 @@ def text_config(config: Any) -> Any:
 
 
 def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
-    """Returns why a model of a config cannot be a target, or None. Reads the class and config, not the weights."""
+    """Returns the reason why a model cannot be a target, or None, from its class and config without its weights."""
     config = text_config(whole)
     name = config.model_type
     takes = inspect.signature(model_class.forward).parameters
@@ -106,7 +106,7 @@ def _listed(kinds: set[str]) -> str:
 
 
 def _reads_both_ways(config: Any) -> bool:
-    """Returns whether a config is that of an encoder: of a family that fills masks, with is_decoder false."""
+    """Returns whether a config is an encoder's: of a masked-language-model family, with is_decoder false."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and getattr(config, "is_decoder", None) is False
@@ -121,7 +121,7 @@ def attention_refusal(config: Any) -> str | None:
 
 
 def context(config: Any) -> int:
-    """The most positions of one row, from the config: of YaRN, what its rotary embedding was stretched to."""
+    """The largest number of positions per row by the config: with YaRN, the length it was extended to."""
     found = _written_context(config)
     stretched = [_stretched(part, found) for part in _ropes(config) if part.get("rope_type") == "yarn"]
     return max([found, *stretched])
@@ -136,10 +136,10 @@ def _written_context(config: Any) -> int:
 
 
 def choose_context(config: Any, wanted: int | None) -> int:
-    """The wanted number of positions of a row, or the config's own.
+    """The requested number of positions per row, or the config's.
 
-    Logs a warning for more than the rotary embedding was made for. Raises InputError for more than a table of positions
-    has, or than the positions' rotations hold for, which every further token would change.
+    Logs a warning for more than the rotary embedding was trained for. Raises InputError for more than the position
+    table has, or than the rotary embedding supports without changing the rotations of cached positions.
     """
     most = context(config)
     if wanted is None:
@@ -161,10 +161,10 @@ def choose_context(config: Any, wanted: int | None) -> int:
 
 
 def farthest(config: Any) -> int:
-    """The most positions that a model itself decodes rightly, past its config's `max_position_embeddings`, too.
+    """The largest number of positions that a model decodes correctly, possibly beyond `max_position_embeddings`.
 
-    That is no end where its rotary embedding turns a position in the same way in every text: unscaled, linear, YaRN's
-    and Llama 3's do.
+    Unlimited if its rotary embedding rotates a position equally in texts of any length, as the unscaled, linear, YaRN
+    and Llama 3 types do.
     """
     ropes = _ropes(config)
     steady = ropes and all(part.get("rope_type", "default") in STEADY for part in ropes)
@@ -172,19 +172,19 @@ def farthest(config: Any) -> int:
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:
-    """The parameters of a config's rotary embeddings, of each layer type; none where positions are of another kind."""
+    """The parameters of a config's rotary embeddings, one per layer type; empty for other position encodings."""
     rope = getattr(config, "rope_parameters", None) or {}
     per_layer_type = rope and all(isinstance(part, dict) for part in rope.values())
     return list(rope.values()) if per_layer_type else [rope] if rope else []
 
 
 def _stretched(rope: dict[str, Any], context: int) -> int:
-    """Number of positions that a scaled rotary embedding is for."""
+    """Number of positions to which a scaled rotary embedding extends the context."""
     return int(rope.get("factor", 1.0) * (rope.get("original_max_position_embeddings") or context))
 
 
 def views(config: Any) -> dict[str, AttentionView]:
-    """Returns the views of the layers, by layer type; empty where all layers see everything."""
+    """Returns the attention views by layer type; empty if all layers attend to everything."""
     listed = set(getattr(config, "layer_types", None) or ())
     kinds = {BOTH.get(kind, kind) for kind in listed}
     if listed & BOTH.keys():
@@ -201,8 +201,8 @@ def views(config: Any) -> dict[str, AttentionView]:
 
 
 def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
-    """Returns whether layers of these kinds can be given masks. A decoder of several kinds must take a dictionary of
-    masks; one of a single kind must make its own window by a mask, which is then replaced."""
+    """Returns whether layers of these types accept masks. A decoder with several types must accept a dictionary of
+    masks; one with a single type must implement its window by a mask, which is then replaced."""
     words = "create_sliding_window_causal_mask" if len(kinds) == 1 else "attention_mask, dict)"
     kind: Any = type(decoder)
     return words in _source(kind)
@@ -217,8 +217,8 @@ def _source(kind: type) -> str:
 def reach(config: Any, masked: bool, context: int) -> tuple[int, str]:
     """Returns the number of positions up to which tree scoring equals sequential scoring, and what limits it.
 
-    `context` is the most that a row may take. `masked`: every kind of layer is given a mask of its own; otherwise
-    windows must not bite.
+    `context` is the largest number of positions per row. `masked`: every layer type gets its own mask; otherwise
+    all positions must fit into the attention windows.
     """
     limits = [(context, "the model's context")]
     for view in views(config).values():
@@ -245,7 +245,7 @@ def require_reach(needed: int, limit: int, reason: str) -> None:
 
 
 def require_kv_selection(config: Any, budget: int, context: int, owner: str = "the target") -> None:
-    """Raises CompositionError where a draft cannot see a part of the committed slots, or no row has so many."""
+    """Raises CompositionError if drafts cannot attend to selected slots, or no row has as many as the budget."""
     if limits := [view.limit for view in views(config).values() if view.limit is not None and view.limit < context]:
         raise CompositionError(
             f"a KV selection chooses among all committed tokens, and attention of {config.model_type} sees the last "
@@ -270,11 +270,11 @@ def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:
 
 
 def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | None:
-    """The decoder and the list of its layers, or None where the model is built in another way.
+    """The decoder and the list of its layers, or None if the model has another structure.
 
-    It is what the model itself gives as its decoder, or in that: a tower for images or sound, which may be as deep, is
-    not. One that is in it, nevertheless, has a config of another kind than the text's. A model without towers, whose
-    config is the text's, is searched as a whole where it gives something else.
+    Searches the module that the model returns as its decoder, so as not to find image or audio towers, which may be
+    equally deep; a tower inside it is recognised by its config class. A model without towers, whose config is the
+    text's, is searched as a whole if its decoder has no layers.
     """
     whole: Any = model
     places = [whole.get_decoder()] if hasattr(whole, "get_decoder") else []
@@ -290,7 +290,7 @@ def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | N
 
 
 def windows_of(model: nn.Module) -> dict[str, AttentionView]:
-    """Returns the views of a model's layers, by layer type; empty where all see everything, or take no masks."""
+    """Returns the attention views of a model's layers by type; empty if all attend to everything or accept no masks."""
     config = text_config(model.config)
     found, ranges = layers(model, config), views(config)
     return ranges if found is not None and takes_masks(found[0], ranges) else {}

@@ -18,10 +18,10 @@ from specframe.neural.weights.checkpoint import share
 def convert_gguf(
     file: str | Path, folder: str | Path, *, dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
 ) -> None:
-    """Writes the model and the tokenizer of a GGUF file into a folder, unpacked to a dtype, as transformers reads them.
+    """Writes the model and tokenizer of a GGUF file to a folder in transformers' format, unpacked to a dtype.
 
     The written file is read back and compared. Raises InputError for a file that transformers cannot read, WeightsError
-    where the folder cannot be written or does not read back as written.
+    if the folder cannot be written or reads back differently.
     """
     folder = Path(folder)
     model: Any = load(str(file), dtype=dtype, device="cpu", revision=None, attention=None)
@@ -39,7 +39,7 @@ def convert_gguf(
 
 
 def _compare(wanted: dict[str, torch.Tensor], folder: Path) -> None:
-    """Raises WeightsError unless the folder's tensors are these, but for tied ones, which are stored once."""
+    """Raises WeightsError unless the folder has exactly these tensors, with tied ones stored once."""
     known = {tensor.data_ptr() for tensor in wanted.values()}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as stored:

@@ -1,4 +1,4 @@
-"""Transformers' attention layers, with an attention function of ours in front of the model's own."""
+"""Replacement of the attention function in transformers' attention layers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from specframe.neural.forward import Newest
 
 PREFIX = "specframe_"
-"""Beginning of the name of the function that stands before transformers' function of the rest of the name."""
+"""Prefix of the name of a function that wraps transformers' function with the rest of the name."""
 
 
 def attention_of(layer: nn.Module) -> nn.Module | None:
-    """The attention of a decoder layer, or None where it is not clear which module that is."""
+    """The attention module of a decoder layer, or None if it cannot be identified."""
     found = [child for child in layer.children() if hasattr(child, "layer_idx") and hasattr(child, "config")]
     return found[0] if len(found) == 1 else None
 
@@ -26,7 +26,7 @@ def attention_of(layer: nn.Module) -> nn.Module | None:
 def attending_by(attentions: Sequence[nn.Module], attend: Callable[..., Any]) -> Iterator[None]:
     """Lets attention layers call `attend(own, module, query, key, value, mask, ...)` inside the with block.
 
-    `own` is their function. A layer that does not call transformers' attention functions does not call this either.
+    `own` is the original function. Layers that do not call transformers' attention functions are unaffected.
     """
     before: list[Any] = [layer.config for layer in attentions]
     try:
@@ -48,7 +48,7 @@ def showing(
 ) -> Iterator[None]:
     """Captures an attention layer's rotated, scaled queries [B, T, heads * size] under a name inside the with block.
 
-    Of texts of these `lengths` they are those of the newest tokens. Nothing is captured of a layer that does not call
+    For texts of these `lengths`, captures only the newest tokens. Captures nothing for layers that do not call
     transformers' attention functions.
     """
 

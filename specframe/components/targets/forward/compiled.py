@@ -18,9 +18,9 @@ from specframe.neural.forward import EVERY, Features, Output, Pass, is_query
 
 
 class StaticStep(nn.Module):
-    """transformers' forward pass over the nodes of trees, as a function of tensors alone.
+    """transformers' forward pass over the nodes of trees, as a function of tensors only.
 
-    It has the model's weights, and modules of its own where features are captured: its hooks are registered once.
+    Shares the model's weights, with own copies of the modules whose features are captured by permanent hooks.
     """
 
     def __init__(self, eager: TransformersForward, taps: frozenset[str], dtype: torch.dtype) -> None:
@@ -42,9 +42,9 @@ class StaticStep(nn.Module):
         Args:
             tokens: [B, N] int64.
             positions: [B, N] int64, of the nodes.
-            sees: [B, N, N] bool, which nodes a node sees, itself included.
-            length: [B] int64, the number of a row's first slots that all of its nodes see.
-            planes: keys and values of every layer. The nodes are written after the longest row's.
+            sees: [B, N, N] bool, nodes that a node attends to, itself included.
+            length: [B] int64, number of prefix slots of a row that all of its nodes attend to.
+            planes: keys and values of every layer. The nodes are written after the longest row.
         """
         count, width = tokens.shape[1], planes[0].shape[2]
         base = length.max()
@@ -72,7 +72,7 @@ class StaticStep(nn.Module):
 
 
 def padded(asked: Pass, visibility: Tree, rows: int, nodes: int) -> tuple[Tensor, ...]:
-    """A step's first inputs for a tree, padded in rows and nodes. A padding node sees itself alone."""
+    """A step's first inputs for a tree, padded in rows and nodes. A padding node attends only to itself."""
     batch, count = asked.tokens.shape
     tokens, places = asked.tokens.new_zeros(2, rows, nodes)
     tokens[:batch, :count] = asked.tokens
@@ -85,9 +85,9 @@ def padded(asked: Pass, visibility: Tree, rows: int, nodes: int) -> tuple[Tensor
 
 
 class CompiledForward:
-    """The forward pass over trees by torch.compile; over texts, and by some of the layers alone, transformers' own.
+    """The forward pass over trees by torch.compile; over texts, and for layer subsets, transformers' own.
 
-    Rows and nodes are padded to powers of two, and the positions that a node may see are storage in powers of two.
+    Rows, nodes and cache positions are padded to powers of two.
     """
 
     widths: Callable[[int], int] | None = staticmethod(width_of)
@@ -101,7 +101,7 @@ class CompiledForward:
         self._steps = Steps[frozenset[str]]("the model", lambda taps: StaticStep(eager, taps, dtype), backend)
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
+        """Runs whole trees compiled, if possible and if no dispatch mode is active that must see every operator."""
         visibility = asked.visibility
         plain = asked.layers is None and asked.keep is EVERY and asked.places is None
         if isinstance(visibility, Tree) and plain and not any(map(is_query, asked.taps)):
@@ -114,7 +114,7 @@ class CompiledForward:
         (batch, count), slots = asked.tokens.shape, memory.rows or 1
         rows, nodes = min(power(batch), slots), power(count)
         if memory.guarded and batch < rows == slots:
-            return None  # the last row is no padding
+            return None  # the last row is not padding
         memory.grow(width_of(visibility.base + nodes))
         with torch.inference_mode():  # always, so that no shape is compiled twice
             planes = memory.planes(rows)

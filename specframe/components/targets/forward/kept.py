@@ -1,4 +1,4 @@
-"""The part of a prompt that an approximate target reads, and the keys and values that its KV selection keeps."""
+"""Approximate targets: prompt selection before reading, and KV selection after reading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptMemory:
-    """The memory of one new row, as a KV selection looks at it."""
+    """The memory of one new row, as input of a KV selection."""
 
     count: Tensor
     counts: Sequence[int]
@@ -51,7 +51,7 @@ class PromptMemory:
 
     @property
     def queries(self) -> Tensor:
-        """The queries of the prompt's end. Raises CompositionError where the target shows none."""
+        """The queries of the prompt's end. Raises CompositionError if the target gives none."""
         if self.shown is None:
             raise CompositionError(
                 "a KV selection of this kind needs queries, which the target's attention does not show"
@@ -59,14 +59,14 @@ class PromptMemory:
         return self.shown
 
     def copy(self, row: int, count: int) -> Tensor:
-        """Raises CompositionError: what is kept of a prompt is no beginning of another."""
+        """Raises CompositionError: a selected part of a prompt cannot serve as a prefix of another."""
         raise CompositionError("a target that keeps a part of a prompt's keys and values has none of its beginning")
 
 
 def bound(model: LoadedModel, whole: LayeredTarget, kv_selection: KVSelection) -> KVSelection:
-    """The KV selection, once it is known that a model can keep what it chooses; raises CompositionError otherwise.
+    """The KV selection, after checking that the model can keep its choice; raises CompositionError otherwise.
 
-    `whole` is a target around the same weights that keeps everything.
+    `whole` is a target around the same weights that keeps all keys and values.
     """
     model.parts.require_rewindable(what := "keep a part of a prompt's keys and values")
     if reads_upper(kv_selection) or model.forward.cache == "int8":
@@ -88,10 +88,10 @@ def require_texts(prompts: Prompts) -> None:
 
 @torch.no_grad()
 def shorten(state: State, forward: Forward, kv_selection: KVSelection, committed: Committed, context: int) -> None:
-    """Drops what the KV selection does not choose of the prompts of new rows.
+    """Drops the prompt slots of new rows that the KV selection does not choose.
 
-    Each row is by itself, so that what is kept follows from its text, and not from its neighbours. What is read ahead
-    is written after it, where the next tree is written over it.
+    Each row is processed separately, so that the choice depends only on its text and not on other rows. Lookahead
+    tokens are written after the row and overwritten by the next tree.
     """
     counts = committed.count.tolist()
     first = len(state.rows.counts) - len(counts)
@@ -153,7 +153,7 @@ def _queries(state: State, forward: Forward, answer: Tensor | None, root: Tensor
 
 
 def shortened(prompts: Prompts, select: PromptSelection | None) -> Prompts:
-    """The prompts as they are read: short ones whole, of others what the selection chooses."""
+    """The prompts to read: short ones whole, of longer ones the tokens that the selection chooses."""
     if select is None or int(prompts.count.max()) <= select.tokens:
         return prompts
     texts, device = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True), prompts.tokens.device

@@ -1,4 +1,4 @@
-"""Subset of a model's layers, as a model that shares its weights and writes to the same keys and values."""
+"""A subset of a model's layers, as a model that shares its weights and KV cache."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MLPS = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 
 
 def embedding_and_head(model: Any) -> tuple[Any, Any]:
-    """The input embedding and the LM head of a model, as it has them now."""
+    """The current input embedding and LM head of a model."""
     return model.get_input_embeddings(), model.get_output_embeddings()
 
 
 def device_of(module: Any) -> torch.device:
-    """The device that a module computes on: of its weights, or, where accelerate has taken them away, of its hook."""
+    """The device that a module computes on: its weights' device, or with Accelerate's offloading the hook's."""
     found: torch.device = module.weight.device
     hook = getattr(module, "_hf_hook", None)
     for each in getattr(hook, "hooks", None) or [hook]:
@@ -35,12 +35,12 @@ def device_of(module: Any) -> torch.device:
 
 
 class LayerSubset:
-    """A model with the chosen layers alone; the model stays as it is.
+    """A model with only the chosen layers; the original model is not modified.
 
-    Modules on the way to the layers are copied, their weights are not: nothing takes up memory twice. Layers keep their
-    numbers, by which they find their keys and values in a cache. `headless`: its logits are the head's input.
+    Modules that contain the layers are copied without their weights, so no memory is duplicated. Layers keep their
+    indices, and with them their keys and values in a cache. `headless`: returns the LM head's input as logits.
 
-    Raises CompositionError for a model whose layers, or their parts, are unknown.
+    Raises CompositionError for a model with unknown layers or sublayers.
     """
 
     def __init__(self, model: nn.Module, chosen: LayerChoice, headless: bool) -> None:
@@ -74,7 +74,7 @@ class LayerSubset:
 
     @contextmanager
     def entering(self, states: Tensor | None) -> Iterator[None]:
-        """Feeds these states [B, T, D] to the first layer inside the with block; None: the embeddings, as always."""
+        """Feeds these states [B, T, D] to the first layer inside the with block; None: the embeddings, as usual."""
         if states is None:
             yield
             return
@@ -93,10 +93,10 @@ class LayerSubset:
 
 
 class HeadModel:
-    """A model without its layers: the final norm and LM head, as they are."""
+    """A model without its layers: the final norm and LM head."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Wraps a model, whose weights are shared. Raises CompositionError where its layers are unknown."""
+        """Wraps a model, whose weights are shared. Raises CompositionError if its layers are unknown."""
         last = _depth(model) - 1
         others = range(last)
         self._part = LayerSubset(model, LayerChoice.without(last + 1, others, others), headless=False)
@@ -106,17 +106,17 @@ class HeadModel:
         found[1][0] = self._layer
 
     def __call__(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """The logits [B, L, V] of states [B, L, D] in which texts [B, L] leave a layer; differentiable."""
+        """The logits [B, L, V] for a layer's outputs [B, L, D] on texts [B, L]; differentiable."""
         self._layer.forward = lambda *given, **named: states
         logits: Tensor = self._part.model(tokens, use_cache=False).logits
         return logits
 
 
 def take_layers(model: nn.Module, layers: Sequence[int]) -> nn.Module:
-    """A model of these layers alone, in ascending order and numbered anew, which shares the weights of the given one.
+    """A model of only these layers, in ascending order and renumbered, which shares the weights of the given one.
 
-    Its config has as many layers, so it is saved as any model. Raises CompositionError for layers that the model does
-    not have, or whose order is another, and for a model whose layers are unknown.
+    Its config has the new number of layers, so it can be saved like any model. Raises CompositionError for layers that
+    do not exist or are not ascending, and for a model whose layers are unknown.
     """
     count = _depth(model)
     if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] >= count:
@@ -140,7 +140,7 @@ def _depth(model: Any) -> int:
 
 
 def _renumbered(module: nn.Module, number: int) -> nn.Module:
-    """The module as that of another layer, by which its attention finds its keys and values."""
+    """A copy of the module with another layer index, which addresses its keys and values."""
     twin = twin_of(module)
     if hasattr(twin, "layer_idx"):
         twin.layer_idx = number  # type: ignore[assignment]
@@ -151,26 +151,26 @@ def _renumbered(module: nn.Module, number: int) -> nn.Module:
 
 
 def double(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[Any, list[nn.Module]]:
-    """A model of the same weights with modules of its own in place of these, free for hooks of their own; and them."""
+    """A model with the same weights and copies of these modules, for separate hooks; and the copies."""
     twin = replaced(model, {id(module): None for module in inner})
     return twin, [twin.get_submodule(_name(model, module)) for module in inner]
 
 
 class _Nothing(nn.Module):
-    """Replacement of a sublayer that is left out: it adds nothing to its input."""
+    """Replacement of a skipped sublayer: it adds nothing to the residual stream."""
 
     def __init__(self, pair: bool) -> None:
         super().__init__()
         self._pair = pair
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Any:
-        """Zeros; followed by no attention weights where a pair is expected."""
+        """Zeros; as a pair with None for the attention weights if a pair is expected."""
         nothing = torch.zeros_like(hidden_states)
         return (nothing, None) if self._pair else nothing
 
 
 def _with(layer: nn.Module, attention: bool, mlp: bool) -> nn.Module:
-    """The layer with one of its sublayers, or both. Raises CompositionError where it is unclear which they are."""
+    """The layer with one or both of its sublayers. Raises CompositionError if they cannot be identified."""
     if attention and mlp:
         return layer
     if attention:
@@ -189,7 +189,7 @@ def _with(layer: nn.Module, attention: bool, mlp: bool) -> nn.Module:
 
 
 def twin_of(module: nn.Module) -> nn.Module:
-    """A module of the same weights and children, without the hooks."""
+    """A copy of a module with the same weights and children, without the hooks."""
     twin = copy(module)
     for name, value in vars(module).items():
         if name == "_modules":
@@ -200,7 +200,7 @@ def twin_of(module: nn.Module) -> nn.Module:
 
 
 def replaced(module: nn.Module, parts: dict[int, nn.Module | None]) -> nn.Module:
-    """The module with parts exchanged, found by identity; submodules without them are shared."""
+    """A copy of the module with parts, found by identity, replaced; submodules without them are shared."""
     if (part := parts.get(id(module))) is not None:
         return part
     if not any(id(inner) in parts for inner in module.modules()):

@@ -1,4 +1,4 @@
-"""Additive attention masks for transformers' layers, made of what a forward pass sees."""
+"""Additive attention masks for transformers' layers, from the visibility of a forward pass."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from specframe.neural.masks import draft_positions, visible_drafts
 
 @dataclass(frozen=True)
 class AttentionView:
-    """Range of the attention of a kind of layer: a sliding window, a chunk, or everything."""
+    """Attention range of a layer type: a sliding window, a chunk, or everything."""
 
     window: int | None = None
-    """Number of visible positions, a token's own included."""
+    """Number of visible positions, the token itself included."""
     chunk: int | None = None
     """Chunk size: the visible positions start at its last multiple."""
 
     @property
     def limit(self) -> int | None:
-        """Number of positions up to which everything is seen."""
+        """Number of positions up to which everything is visible."""
         return self.window or self.chunk
 
     def within(self, length: int) -> AttentionView:
@@ -45,9 +45,9 @@ ALL = AttentionView()
 
 
 def masks_of(visibility: Visibility, positions: Tensor, views: Mapping[str, AttentionView], dtype: torch.dtype) -> Any:
-    """One mask, or for a decoder of several kinds of layers one for each; None where transformers' own is the same.
+    """One mask, or one per layer type for a decoder with several; None where transformers' own mask is equal.
 
-    Kinds with the same view of these positions share theirs. A mask is 0 where a query at `positions` [B, N] may look
+    Types with the same view of these positions share a mask. A mask is 0 where a query at `positions` [B, N] may attend
     and -inf elsewhere, [B or 1, 1, N, S].
     """
     nearest = {kind: view.within(visibility.end) for kind, view in views.items()} or {"": ALL}
@@ -67,10 +67,10 @@ def options_of_drafts(
 
 
 def mask_of(visibility: Visibility, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
-    """The mask of one kind of layers, or None: see `masks_of`.
+    """The mask of one layer type, or None: see `masks_of`.
 
-    Every node sees itself, padding too, so no softmax is empty. Both sdpa and eager attention take a float mask, and
-    sdpa need not convert it once per layer.
+    Every node attends to itself, padding too, so no softmax is empty. Both sdpa and eager attention accept a float
+    mask, which sdpa need not convert in every layer.
     """
     if isinstance(visibility, Causal):
         return _of_texts(visibility, positions, view, dtype)
@@ -90,7 +90,7 @@ def mask_of(visibility: Visibility, positions: Tensor, view: AttentionView, dtyp
 
 
 def _of_texts(visibility: Causal, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
-    """The mask of texts; transformers' own is right from the first token on, and for one that sees everything."""
+    """The mask of texts; None if transformers' own is correct, from the first token on or with full visibility."""
     count = positions.shape[1]
     if not visibility.start or (count == 1 and view is ALL):
         return None

@@ -32,17 +32,17 @@ Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
 CacheForm = Literal["bfloat16", "int8"]
 DTYPES = {None: torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8}
-"""Form in which a target's keys and values are kept, where that is not the one of its forward pass."""
+"""Storage dtype of a native pass's keys and values, by cache form."""
 CHUNK = 256
-"""Tokens of a prompt that are read at once, which bounds the memory it takes."""
+"""Number of prompt tokens read at once, which bounds memory."""
 FREE = 16
-"""Number of tokens that cost no more than one: the pass is bound by reading weights."""
+"""Number of tokens with the cost of one, as the pass is bound by reading weights."""
 
 
 def together(lengths: Sequence[int]) -> Iterator[int]:
-    """Yields how many texts, in order, to read at once, given their lengths.
+    """Yields the numbers of consecutive texts to read at once, given their lengths.
 
-    A text waits for the longest one read with it. Where the cost grows with every token, none has to.
+    Texts read together are padded to the longest one, so long texts, whose cost grows per token, are read alone.
     """
     count = longest = 0
     for length in lengths:
@@ -55,9 +55,9 @@ def together(lengths: Sequence[int]) -> Iterator[int]:
 
 
 class NativeForward:
-    """A model's embedding, its layers over a cache, the final norm and the LM head. It knows no window.
+    """A model's embedding, its layers over a cache, the final norm and the LM head. No sliding windows.
 
-    Hidden states are float32. The passes over a tree and over the same text token by token give the same bits.
+    Hidden states are float32. A pass over a tree and token-by-token passes over the same text agree bit for bit.
     """
 
     windows = False
@@ -66,9 +66,9 @@ class NativeForward:
     def __init__(
         self, config: Any, decoder: Any, layers: nn.ModuleList, head: nn.Module, cache: CacheForm | None = None
     ) -> None:
-        """Packs the parts of a model for which `unfit` or `unfit_floats` finds no reason.
+        """Packs the parts of a model that `unfit` or `unfit_floats` accepts.
 
-        Keys and values are kept in float32, or rounded to the form of `cache`.
+        Keys and values are stored in float32, or rounded to the form `cache`.
         """
         self.cache = cache
         self.head: nn.Module = packed(head)
@@ -86,9 +86,9 @@ class NativeForward:
             self._copies[quantization] = self._pack(round_layers(self._modules, quantization))
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs all or the chosen layers. Texts are read one by one and in chunks, which changes no bit of the result.
+        """Runs all or the chosen layers. Texts are read in chunks, with bitwise identical results.
 
-        `last` is in the model's dtype; a layer's feature is float32, as it enters the next, or rounded. See `Forward`.
+        `last` is in the model's dtype; a layer's feature, the next one's input, is float32 or rounded. See `Forward`.
         """
         memory.aim(asked.visibility.slots, asked.visibility.end, asked.row)
         if isinstance(asked.visibility, Causal):
@@ -108,11 +108,11 @@ class NativeForward:
 
     @property
     def greedy(self) -> GreedyRun | None:
-        """The pass over a tree from tokens to their likeliest successors, where it is one native call."""
+        """The pass over a tree from tokens to their argmax successors, if it is one native call; else None."""
         return None if self._greedy is None else self._choose
 
     def find_best(self) -> None:
-        """Makes a copy of the LM head for the tap `best`, if that tap takes less time than logits."""
+        """Builds a copy of the LM head for the tap `best`, if that tap is faster than logits."""
         if can_bound(self.head):
             self._bounded = BoundedHead(self.head)
             if self.cache != "int8" and self._embeddings.dtype in (torch.bfloat16, torch.float32):
@@ -189,7 +189,7 @@ class NativeForward:
     def _room(
         self, shape: Sequence[int], taps: Iterable[str], form: torch.dtype, make: Callable[..., Tensor] = torch.empty
     ) -> dict[str, Tensor]:
-        """Room for the features [B, T, D] of layers, in a dtype, and for queries, in float32."""
+        """Buffers for the features [B, T, D] of layers, in a dtype, and for queries, in float32."""
         sizes, wanted = self._layers.shape, {}
         for tap in filter(lambda tap: "." in tap, taps):
             if is_query(tap):
@@ -218,8 +218,8 @@ def native_forward(
 ) -> NativeForward | None:
     """The native forward pass of a model with this LM head, whose config, decoder and layers are `parts`.
 
-    None, with a warning in the option's name, where `unfit` finds a reason. Raises CompositionError there for a form of
-    keys and values that native passes alone keep.
+    None, with a warning that names the option, if `unfit` gives a reason. Raises CompositionError in that case for a
+    cache form that only native passes support.
     """
     reason = unfit(*parts)
     first: Any = parts[2][0]
@@ -235,7 +235,7 @@ def native_forward(
 
 
 def require_cache(cache: CacheForm | None, forward: Forward) -> None:
-    """Raises CompositionError for a form of keys and values that a forward pass does not keep them in."""
+    """Raises CompositionError for a cache form that a forward pass does not support."""
     if cache != forward.cache:
         raise CompositionError(
             f"cache: {cache} is kept by native passes alone: add `native: true` or `quantize`, on a CPU"
@@ -243,7 +243,7 @@ def require_cache(cache: CacheForm | None, forward: Forward) -> None:
 
 
 def require_layers(forward: Forward, chosen: LayerChoice, kv_selection: KVSelection | None) -> None:
-    """Raises CompositionError where a draft by these layers, on this KV selection, does not fit the form of a cache."""
+    """Raises CompositionError if a cache's form does not support drafts by these layers with this KV selection."""
     if forward.cache == "int8" and chosen.whole < chosen.layers:
         raise CompositionError("cache: int8 goes with drafts by all layers: leave out `exit` and `skip`")
     if reads_upper(kv_selection) and forward.cache != "int8":
@@ -255,7 +255,7 @@ def require_layers(forward: Forward, chosen: LayerChoice, kv_selection: KVSelect
 def add_copy(forward: Forward, quantization: Quantization, own: Quantization | None) -> None:
     """Makes a quantized copy of a target's layers, whose matrices have the quantization `own`, if any.
 
-    Raises CompositionError where the target's passes cannot run it, or where its matrices have few bits themselves.
+    Raises CompositionError if the target's passes cannot run it, or if its matrices are quantized already.
     """
     if not isinstance(forward, NativeForward):
         raise CompositionError(

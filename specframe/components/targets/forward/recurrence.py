@@ -1,7 +1,7 @@
-"""Recurrent layers of a model that read texts and trees from a memory: a copy of the model with other scans.
+"""Recurrent layers over texts and trees with a state cache: a copy of the model with replaced scans.
 
-The model and transformers' modules stay as they are. Mixers, the modules with a convolution and a scan, are shared in
-their weights; their forward passes are the same code, in which two names mean functions of ours.
+The model and transformers' modules are not modified. Mixers, the modules with a convolution and a scan, share their
+weights; their forward passes run the same code, in which two global names refer to this module's functions.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SHAPE = (
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant"}
 """ShareGPT's names of roles, and the templates' names."""
 Message = Mapping[str, Any]
-"""A message as chat templates read it: `role`, `content`, and whatever else it has (`reasoning_content`, ...)."""
+"""A message in the format of chat templates: `role`, `content`, and any other fields (`reasoning_content`, ...)."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Document:
     messages: tuple[Message, ...] = ()
     image: Path | None = None
     given: int = 0
-    """Characters at the start of a plain text that are a prompt."""
+    """Number of leading characters of a plain text that are the prompt."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The record's other fields, for the chat template: `tools`, `documents`, `enable_thinking`, ..."""
 
     @property
     def question(self) -> str:
-        """Beginning of the document: a chat's first question, a plain text's prompt, or the whole text."""
+        """The start of the document: a chat's first question, a plain text's prompt, or the whole text."""
         if self.text is not None:
             return self.text[: self.given or None]
         asked = next((message for message in self.messages if message["role"] == "user"), self.messages[0])
@@ -63,7 +63,7 @@ def read(sources: Iterable[str]) -> Iterator[Document]:
 
 
 def _files(source: str) -> list[Path]:
-    """The files a source names; none when it is a Hub name."""
+    """The files of a source; empty for a Hub name."""
     if source.startswith(ZOO):
         return [data_file(source)]
     path = Path(expanduser(source))
@@ -90,7 +90,7 @@ def _lines(path: Path) -> Iterator[Document]:
 
 
 def as_document(record: Any, origin: str, folder: Path | None = None) -> Document:
-    """The record as a document, an image's file being named from the folder on.
+    """The record as a document; image paths are relative to `folder`.
 
     Raises InputError with the reason if it is malformed.
     """
@@ -125,7 +125,7 @@ def _messages(given: Any, name: str, origin: str) -> tuple[Message, ...]:
 
 
 def _message(given: Any, origin: str) -> Message:
-    """The message with its content as one text, and every other field as it is."""
+    """The message with its content as one text and all other fields unchanged."""
     message = dict(given) if isinstance(given, dict) else {}
     if "value" in message and "from" in message:  # ShareGPT's
         role = message.pop("from")
@@ -141,7 +141,7 @@ def _message(given: Any, origin: str) -> Message:
 
 
 def _hub(source: str) -> Iterator[Document]:
-    """The records of a Hub data set, by way of the package `datasets`."""
+    """The records of a Hub data set, read by the package `datasets`."""
     name, _, split = source.partition(":")
     with needs_extra("data", f"train.data: there is no file {source}, and reading it from the Hub"):
         from datasets import load_dataset

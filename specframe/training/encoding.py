@@ -1,4 +1,4 @@
-"""Documents as tokens, each token marked: does the target answer here, or is it given?"""
+"""Tokenised documents with a mask of the answer tokens."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from specframe.kernel.errors import InputError
 from specframe.training.documents import Document
 
 Encoded = tuple[list[int], list[bool]]
-"""Token ids, and for each whether it is part of an answer."""
+"""Token ids, and a flag for each that is True for tokens of answers."""
 
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def encode(document: Document, tokenizer: Any, variables: Mapping[str, Any] = NONE) -> list[Encoded]:
-    """The samples of a document: in a plain text all but its prompt are answers, in a chat the assistant's turns.
+    """The samples of a document. Answers are all tokens after a plain text's prompt, or a chat's assistant turns.
 
     Plain texts get the tokenizer's special tokens and end with its end-of-text token. Chats are rendered with its chat
-    template, and an answer includes the tokens that end the turn. A chat is one sample, unless its template writes
-    earlier turns otherwise once later ones follow, as those do that leave earlier thoughts out: then there are several,
-    each rendered up to the turn that it is for, and every answer is in one of them. `variables` are those of the chat
-    template that the document does not set. Raises InputError for messages that
-    the template refuses, or of which it writes nothing.
+    template, and an answer includes the tokens that end the turn. A chat is one sample, unless its template renders
+    earlier turns differently once later ones follow, as templates do that drop earlier reasoning. Then there are
+    several samples, each rendered up to its last turn, and every answer is part of one of them. `variables` are chat
+    template variables that the document does not set. Raises InputError for messages that the template refuses or
+    renders as an empty text.
     """
     if document.text is not None:
         return [_plain(document.text, document.given, tokenizer)]
@@ -42,7 +42,7 @@ def encode(document: Document, tokenizer: Any, variables: Mapping[str, Any] = NO
 
 
 def _plain(text: str, given: int, tokenizer: Any) -> Encoded:
-    """A text's tokens, up to the end of the text; those of its first `given` characters are no answers."""
+    """The tokens of a text and its end-of-text token; tokens of its first `given` characters are not answers."""
     ids = list(tokenizer(text)["input_ids"])
     end = tokenizer.eos_token_id
     ids += [end] if end is not None and ids[-1:] != [end] else []
@@ -58,7 +58,7 @@ def encode_seen(
 ) -> tuple[Encoded, dict[str, Tensor]]:
     """The tokens of a chat after an image, and the other inputs of the image.
 
-    Raises InputError where the image cannot be read, and for a template that changes a turn when more turns follow.
+    Raises InputError if the image cannot be read or the template renders a turn differently when more turns follow.
     """
     turns: list[dict[str, Any]] = [dict(message) for message in document.messages]
     first = next((turn for turn in turns if turn["role"] == "user"), turns[0])
@@ -83,7 +83,7 @@ def encode_seen(
 
 
 def _shared(first: Sequence[object], second: Sequence[object]) -> int:
-    """The number of items with which both begin."""
+    """The length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
@@ -92,7 +92,7 @@ Span = tuple[int, int]
 
 
 def _rendered(document: Document, tokenizer: Any, variables: Mapping[str, Any]) -> list[tuple[str, list[Span]]]:
-    """The chat as one text or several, each with the spans of the assistant's turns that are learnt from it."""
+    """The chat as one or more texts, each with the spans of its assistant turns to train on."""
     messages = [dict(message) for message in document.messages]
     more = {**variables, **_fields(document, tokenizer)}
 
@@ -123,7 +123,7 @@ def _rendered(document: Document, tokenizer: Any, variables: Mapping[str, Any]) 
 
 
 def _fields(document: Document, tokenizer: Any) -> dict[str, Any]:
-    """The record's fields that a template may name, `chat_template_kwargs` opened; none of rendering's own options."""
+    """The record's fields as template variables, with `chat_template_kwargs` unpacked, without rendering options."""
     own = signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
     given = {**document.fields, **(document.fields.get("chat_template_kwargs") or {})}
     return {name: value for name, value in given.items() if name not in own | {"chat_template_kwargs"}}

@@ -1,4 +1,4 @@
-"""A drafter that keeps learning while it drafts (OSD)."""
+"""Online speculative decoding (OSD): a drafter that is trained while it drafts."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ from specframe.training.transcripts import Transcript, begin, extend
 log = logging.getLogger("specframe.online")
 
 SHARE = 4
-"""Number of requests among which the first is held out."""
+"""One of this many requests, the first, is held out."""
 
 
 class Online:
     """Drafts as another drafter does, and trains it on verification results (OSD, Liu et al. 2023, 2310.07177).
 
-    Verification gives the target's distribution after every node. Where all drafted tokens were rejected, it is kept,
-    and when `every` requests have ended, the drafter learns from these positions: between two cycles, never within a
-    draft, without a forward pass of the target. Every fourth request is held out: an update after which fewer of its
-    drafted tokens would be accepted is undone.
+    Verification computes the target's distribution after every node. It is stored for positions at which all drafted
+    tokens were rejected, and after every `every` requests the drafter is trained on these positions, between two
+    cycles and without a forward pass of the target. Every fourth request is held out: an update that lowers the
+    acceptance on held-out requests is undone.
 
-    With `out` the drafter is saved after each update and goes on from there when it is loaded again; a process that is
-    killed loses one update at most. Where learning fails, such as on a full disk, it stops with a warning, and decoding
-    goes on.
+    With `out` the drafter is saved after each update and resumes from there when it is loaded again; a killed process
+    loses at most one update. If training fails, for example on a full disk, it stops with a warning, and decoding
+    continues.
 
-    The distribution stays the target's: a draft is verified with the distributions that it was drawn from, and the
-    training data was known before. A row's sample depends on earlier requests, unless the verifier is `match`; and with
-    another verifier a seed must not be used twice, since the drafter has seen its output.
+    Decoding stays lossless: a draft is verified with the distributions that it was drawn from, and training data
+    comes only from earlier tokens. A row's sample depends on earlier requests unless the verifier is `match`; with
+    another verifier a seed must not be reused, since the drafter was trained on its output.
 
     Options:
-        drafter: the drafter that learns, such as `model` or `eagle`, or one of another vocabulary, such as `omnidraft`
+        drafter: the drafter to train, such as `model` or `eagle`, or one of another vocabulary, such as `omnidraft`
         loss: the loss to minimise; none: KL(p || q), by `distillation` with alpha 1
         rollout: how the drafter is unrolled along the texts; none: `text`, for drafters that are language models
-        every: requests between two updates, those that are held out not counted
-        steps: optimizer steps of an update, over all that it learns from
-        lr: the learning rate, constant
-        held: the most requests that are held out at a time, the latest; 0: every update is kept
-        length: the most positions of a text that are read, its last
-        out: the folder for the drafter and the state of its training; none: nothing is saved
+        every: number of requests between two updates, without held-out ones
+        steps: optimizer steps per update, each over all stored positions
+        lr: the constant learning rate
+        held: the largest number of held-out requests, the latest ones; 0: every update is kept
+        length: the largest number of positions read per text, its last ones
+        out: the folder for the drafter and its training state; none: nothing is saved
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Online:
         self._held_back: deque[Transcript] = deque(maxlen=held)
 
     def untrained(self, vocab: int) -> Online:
-        """A copy for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
+        """A copy for a target of `vocab` tokens, for a certificate: sessions start untrained, cycles end in updates."""
         twin = copy.copy(self)
         twin.drafter = untrained_form(self.drafter, vocab)
         return Restless.of(twin)
@@ -131,10 +131,10 @@ class Online:
         return self.drafter.taps
 
     def bind(self, target: Target) -> None:
-        """Binds the drafter, and loads its saved training state.
+        """Binds the drafter and loads its saved training state.
 
-        Raises the errors of the drafter's `bind` and of `Learner`, and CompositionError for a drafter that has nothing
-        to train.
+        Raises the errors of the drafter's `bind` and of `Learner`, and CompositionError for a drafter without trainable
+        parameters.
         """
         self.drafter.bind(target)
         drafter = learning_in(self.drafter)
@@ -180,7 +180,7 @@ class Online:
         self._end(ended)
 
     def _end(self, transcripts: list[Transcript]) -> None:
-        """Takes in the requests that have ended, and learns when it is time."""
+        """Stores the requests that have ended, and starts an update when it is due."""
         for transcript in transcripts:
             (self._held_back if transcript.held_back else self._ended).append(transcript)
         if len(self._ended) >= self.every:
@@ -188,7 +188,7 @@ class Online:
             self._ended = []
 
     def _learn(self, transcripts: list[Transcript]) -> None:
-        """An update; where it fails, decoding goes on without learning."""
+        """Runs an update; if it fails, decoding continues without training."""
         if self.learner is None:
             return
         try:
@@ -202,16 +202,16 @@ class Online:
             self._held_back.clear()
 
     def _teacher(self, transcript: Transcript) -> Teacher:
-        """Returns the training example of a request, in the tokens of the drafter that learns."""
+        """Returns the training example of a request, in the trained drafter's tokens."""
         teacher = transcript.teacher(self.length)
         translate = translation_of(self.drafter)
         return teacher if translate is None else translate(teacher, transcript.answer(self.length))
 
 
 class Restless(Online):
-    """An online drafter for certificates: every session begins afresh, and every cycle ends with an update of all rows.
+    """An online drafter for certificates: each session starts untrained, each cycle ends with an update from all rows.
 
-    Its drafts then depend on everything committed before, as much as possible.
+    Its drafts then depend as much as possible on everything committed before.
     """
 
     @classmethod
@@ -223,13 +223,13 @@ class Restless(Online):
         return twin
 
     def bind(self, target: Target) -> None:
-        """Binds the drafter, and takes note of the weights that it begins with."""
+        """Binds the drafter and stores its initial weights."""
         super().bind(target)
         assert self.learner is not None
         self._weights = copy.deepcopy(self.learner.module.state_dict())
 
     def open(self, slots: int, room: int) -> None:
-        """Begins afresh."""
+        """Restores the initial weights."""
         self.drafter.open(slots, room)
         self._rows = []
         drafter = learning_in(self.drafter)
@@ -238,7 +238,7 @@ class Restless(Online):
             self.learner = Learner(drafter, self.loss, self.rollout, lr=self.lr, steps=self.steps, out=None)
 
     def observe(self, cycle: Cycle) -> None:
-        """Takes in a cycle, and learns from it."""
+        """Records a cycle and runs an update."""
         super().observe(cycle)
         self._learn(self._rows)
 

@@ -1,4 +1,4 @@
-"""Updates of a drafter that is in use: each is kept only if held-out texts are drafted no worse."""
+"""Online updates of a drafter, kept only if the acceptance on held-out texts does not fall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specframe.training import state
 from specframe.training.state import RunState
 
 REMEDY = "give another drafter.out"
-"""Remedy for a folder that cannot be written to, or is another drafter's."""
+"""Remedy for a folder that cannot be written to or belongs to another drafter."""
 RECORD = "online.json"
 """The record of the updates, in the folder of the drafter."""
 RECENT = 1000
@@ -35,17 +35,17 @@ CLIP = 1.0
 class Learner:
     """Trains a drafter, bound to its target, in place.
 
-    The steps are taken in float32 or better: a drafter in half precision gets the rounded weights, and the state on
-    disk has the unrounded ones.
+    Steps are computed in float32 or better: a drafter in half precision gets rounded weights, while the state on disk
+    has the unrounded ones.
     """
 
     def __init__(
         self, drafter: Trainable, loss: Loss, rollout: Rollout, *, lr: float, steps: int, out: Path | None
     ) -> None:
-        """A learner that goes on from the state in `out`, if there is one.
+        """A learner that resumes from the state in `out`, if there is one.
 
-        Raises InputError where nothing can be written there or another process learns there, and WeightsError for the
-        state of another drafter.
+        Raises InputError if the folder is not writable or in use by another process, and WeightsError for the state of
+        another drafter.
         """
         self.drafter, self.loss, self.rollout, self.steps, self.out = drafter, loss, rollout, steps, out
         self.module = drafter.module
@@ -64,17 +64,17 @@ class Learner:
                 raise
 
     def _resume(self, out: Path) -> None:
-        """Goes on from the state in the folder, if there is one."""
+        """Resumes from the state in the folder, if there is one."""
         remove_parts(out)
         fresh = RunState({"drafter that learning began with": _fingerprint(self.module)})
         self.run_state = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
         self._copy_masters()
 
     def learn(self, teachers: Sequence[Teacher], validation: Sequence[Teacher]) -> bool:
-        """Takes `steps` optimizer steps over the teachers; whether they were kept.
+        """Runs `steps` optimizer steps over the teachers; returns whether they were kept.
 
-        They are undone where a loss is not finite, or the acceptance on the held-out teachers falls. Raises
-        WeightsError when the state cannot be written: the weights in memory are good then, and those saved before stay.
+        They are undone if a loss is not finite or the acceptance on the held-out teachers falls. Raises WeightsError if
+        the state cannot be written; the weights in memory are then valid, and those saved before stay.
         """
         positions = int(sum(teacher.mask.sum() for teacher in teachers))
         if not positions:
@@ -112,7 +112,7 @@ class Learner:
         return total / max(count, 1)
 
     def _step(self, teachers: Sequence[Teacher], positions: int) -> float:
-        """One optimizer step over all teachers, a text at a time; the mean loss of a position before it."""
+        """Runs one optimizer step over all teachers, text by text; returns the mean loss per position before it."""
         total = 0.0
         for teacher in teachers:
             share = int(teacher.mask.sum()) / positions
@@ -146,7 +146,7 @@ class Learner:
         self.optimizer.load_state_dict(optimizer)
 
     def _save(self, out: Path, changed: bool) -> None:
-        """Writes the record and the changed files: the state from which learning resumes comes first."""
+        """Writes the record and the changed files, the training state first."""
         if changed:
             state.save(out, self.master, self.optimizer, self.run_state)
             self.drafter.save(out)

@@ -1,4 +1,4 @@
-"""Precision: float32 master weights always, products in the dtype of the settings."""
+"""Precision: float32 master weights, with products in the dtype of the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def chosen(settings: TrainSettings, target: NeuralTarget) -> TrainSettings:
-    """The settings with the precision that `auto` stands for with this target, on this device."""
+    """The settings with precision `auto` resolved for this target and device."""
     if settings.precision != "auto":
         return settings
     fast = multiplies_bfloat16() if target.device.type == "cpu" else torch.cuda.is_bf16_supported()
@@ -26,7 +26,7 @@ def chosen(settings: TrainSettings, target: NeuralTarget) -> TrainSettings:
 
 
 def check(settings: TrainSettings, target: NeuralTarget) -> None:
-    """Raises InputError when a target in half precision meets a training that is not; warns where bf16 is slow."""
+    """Raises InputError for a half-precision target with training in full precision; warns if bf16 is slow."""
     if target.dtype.itemsize < 4 and settings.precision != "bf16":
         raise InputError(
             f"the target computes in {str(target.dtype).removeprefix('torch.')}: "
@@ -40,12 +40,12 @@ def check(settings: TrainSettings, target: NeuralTarget) -> None:
 
 
 def multiplies_bfloat16() -> bool:
-    """True if the processor has instructions for products in bfloat16; oneDNN imitates them on others."""
+    """True if the processor has instructions for bfloat16 products; oneDNN emulates them on others."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[object]:
-    """Returns the context of forwards and losses: autocast without its weight cache, which a no_grad forward spoils."""
+    """Returns the autocast context of forward passes and losses, without weight cache, which no_grad would corrupt."""
     if settings.precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
@@ -53,7 +53,7 @@ def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextMa
 
 @contextmanager
 def prepared(settings: TrainSettings, module: nn.Module) -> Iterator[None]:
-    """The module in float32 or better and in its training mode, TF32 by the settings; then as before."""
+    """The module in float32 or better and in training mode, with TF32 by the settings; restores both at the end."""
     matmul = torch.backends.cuda.matmul
     tf32, training = matmul.allow_tf32, module.training
     before = {name: p.dtype for name, p in module.named_parameters()}

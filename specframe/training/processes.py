@@ -1,4 +1,4 @@
-"""Processes that train together, as Accelerate launched them, the memory of one, and its end by Ctrl-C."""
+"""Distributed training processes launched by Accelerate, memory settings, and interruption by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ with needs_extra("train", "training"):
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Parameters of glibc's mallopt(3)."""
 KEPT = 2**31 - 1
-"""Bytes at the end of the heap that are not given back."""
+"""Number of free bytes at the end of the heap that are not returned to the system."""
 
 
 class Processes:
     """Represents this process among those of `accelerate launch` (or torchrun); every method is a no-op for one.
 
-    Drafters are small, so every process holds a whole one and gradients are averaged in one exchange per step, after
-    the backward: that works for a rollout of any number of forwards; wrapping the module (DistributedDataParallel) does
-    not.
+    Drafters are small, so every process holds a full copy, and gradients are averaged in one all-reduce per step after
+    the backward pass. Unlike DistributedDataParallel, this supports rollouts with any number of forward passes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -45,17 +44,17 @@ class Processes:
             )
 
     def shared_out(self, count: int) -> range:
-        """This process's part of the numbers 0 .. count - 1, equal parts if possible; all parts together are all."""
+        """This process's part of the range 0 .. count - 1, which is split as equally as possible."""
         return range(self.rank * count // self.count, (self.rank + 1) * count // self.count)
 
     def share(self, module: nn.Module) -> None:
-        """Gives every process the main one's parameters and buffers."""
+        """Broadcasts the main process's parameters and buffers."""
         if self.count > 1:
             for tensor in module.state_dict().values():
                 torch.distributed.broadcast(tensor, src=0)
 
     def average(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Replaces every gradient by its mean over the processes, in one exchange."""
+        """Replaces every gradient by its mean over the processes, in one all-reduce."""
         if self.count == 1:
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -72,7 +71,7 @@ class Processes:
         return flag if self.count == 1 else bool(self.mean(torch.tensor(float(flag), device=device)) > 0)
 
     def wait(self) -> None:
-        """Returns once every process is here."""
+        """Waits for all processes (a barrier)."""
         self._state.wait_for_everyone()
 
 
@@ -87,8 +86,8 @@ def join() -> bool:
 def keep_freed() -> bool:
     """Keeps freed memory in the process from now on, and returns whether that is possible: with glibc only.
 
-    By default glibc maps every large tensor anew, and the system clears its pages one by one: with logits over a whole
-    vocabulary, half the time of a step on a CPU.
+    By default glibc maps memory for every large tensor, and the system zeroes each page: with logits over the whole
+    vocabulary this takes half the time of a step on a CPU.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -109,14 +108,14 @@ class Interruption:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interruption:
-        """Begins to listen."""
+        """Installs the signal handlers."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Puts the earlier handlers back."""
+        """Restores the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from specframe.kernel.training import Watcher
 
 
 def watch(stream: TextIO | None = None) -> Watcher:
-    """A bar when the stream (standard error) is a terminal, else lines."""
+    """A progress bar if the stream (standard error) is a terminal, else plain lines."""
     stream = stream or sys.stderr
     return Bar(stream) if stream.isatty() else Lines(stream)
 
@@ -36,28 +36,28 @@ class Silent:
 
 
 class Together:
-    """Hands every event to several watchers, in order."""
+    """Passes every event to several watchers, in order."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self.watchers = watchers
 
     def start(self, done: int, total: int, note: str) -> None:
-        """Hands it on."""
+        """Passes it to all watchers."""
         for watcher in self.watchers:
             watcher.start(done, total, note)
 
     def report(self, step: int, figures: Mapping[str, float]) -> None:
-        """Hands it on."""
+        """Passes it to all watchers."""
         for watcher in self.watchers:
             watcher.report(step, figures)
 
     def validated(self, step: int, figures: Mapping[str, float]) -> None:
-        """Hands it on."""
+        """Passes it to all watchers."""
         for watcher in self.watchers:
             watcher.validated(step, figures)
 
     def finish(self, note: str) -> None:
-        """Hands it on."""
+        """Passes it to all watchers."""
         for watcher in self.watchers:
             watcher.finish(note)
 
@@ -91,7 +91,7 @@ class Lines:
 
 
 class Bar:
-    """A rich progress bar with the latest losses; validations scroll by above it."""
+    """A rich progress bar with the latest losses; validations are printed above it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream, markup=False, emoji=False, highlight=False)
@@ -121,7 +121,7 @@ class Bar:
         self.bar.console.print(f"step {step}  validation: {_words(figures)}")
 
     def finish(self, note: str) -> None:
-        """Takes the bar down."""
+        """Removes the bar."""
         self.bar.stop()
         self.console.print(printable(note))
 

@@ -47,8 +47,8 @@ def train(
         watcher: receives progress; None: it is shown on standard error.
         local_code: allow components from `./file.py:Name`.
 
-    Returns the report, whose `folder` are the trained weights. Raises RecipeError for an invalid recipe, InputError for
-    one without a `train` section or data that cannot be used, CompositionError for parts that cannot be trained.
+    Returns the report, whose `folder` has the trained weights. Raises RecipeError for an invalid recipe, InputError for
+    one without a `train` section or for unusable data, CompositionError for parts that cannot be trained.
     """
     asked = plan(read_recipe(recipe, overrides), discover(), local_code)
     watcher = watcher or watch()
@@ -64,7 +64,7 @@ class Training:
     losses: Losses
     settings: TrainSettings
     is_main: bool
-    """True in the process that reports, of those that train together."""
+    """True in the main process, which reports."""
 
     @property
     def target(self) -> Any:
@@ -77,7 +77,7 @@ class Training:
         return self.pipeline.parts.drafter
 
     def run(self, watcher: Watcher) -> Report:
-        """Trains to the end; validations decode the recipe's prompts, where it has some."""
+        """Trains to the end; validations decode the recipe's prompts, if there are any."""
         evaluate = _decode_prompts(self.pipeline) if self.pipeline.run.prompts else None
         return train_drafter(self.target, self.drafter, self.losses, self.settings, watcher=watcher, evaluate=evaluate)
 
@@ -86,9 +86,9 @@ class Training:
 def last_training_of(
     asked: Plan, watcher: Watcher, warm_start: bool = False, local_code: bool = True
 ) -> Iterator[Training]:
-    """The training of a plan's last stage, those before it done; of a plan without stages, the plan's own.
+    """The training of a plan's last stage, after running the earlier ones; without stages the plan's own.
 
-    Raises RecipeError for settings of any stage that cannot be, before the first begins.
+    Raises RecipeError for invalid settings of any stage, before the first begins.
     """
     *before, last = stages_of(asked, local_code)
     for stage in before:
@@ -100,7 +100,7 @@ def last_training_of(
 
 
 def stages_of(asked: Plan, local_code: bool = True) -> list[Plan]:
-    """The plans of `train.stages`, each but the first with the weights of the one before; without stages the plan."""
+    """The plans of `train.stages`, each starting from the previous one's weights; without stages the plan itself."""
     settings = asked.settings.get("train")
     if settings is None or settings.stages is None:
         return [asked]
@@ -148,12 +148,12 @@ def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
 
 
 def trained_option(plan: Plan) -> str:
-    """The option that takes the weights of what a plan trains: `drafter.weights`, `drafter.head.weights`, ..."""
+    """The option for the weights of the part that a plan trains: `drafter.weights`, `drafter.head.weights`, ..."""
     return ".".join(["drafter", *_trained(plan.parts["drafter"]), "weights"])
 
 
 def learns(drafter: Part) -> bool:
-    """Returns whether a drafter, its head, or the drafter that it wraps has weights to be trained."""
+    """Returns whether a drafter, its head, or the drafter that it wraps has trainable weights."""
     return bool(_trained(drafter)) or hasattr(drafter.component, "module")
 
 
@@ -181,7 +181,7 @@ def _afresh(part: Part) -> Part:
 
 
 def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:
-    """A validation that decodes the recipe's prompts: its tau is the one a user will see."""
+    """A validation that decodes the recipe's prompts and measures the actual tau."""
 
     def evaluate() -> dict[str, float]:
         module = learning_in(pipeline.parts.drafter).module

@@ -1,4 +1,4 @@
-"""Result of a training run, and the record of it."""
+"""The result and the record of a training run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Report:
     folder: Path
     """Folder of the best checkpoint; the last one is in its folder `last`."""
     steps: int
-    """Optimizer steps done, over all sittings."""
+    """Optimizer steps done, over all resumptions."""
     resumed: int
-    """The step this sitting began after; 0 for a fresh start."""
+    """The step from which this call resumed; 0 for a new run."""
     seconds: float
-    """Time spent in training, over all sittings."""
+    """Training time in seconds, over all resumptions."""
     losses: dict[str, float]
     """The last report's losses."""
     validation: dict[str, float]
@@ -46,7 +46,7 @@ class Report:
 
 
 def make_report(folder: Path, run_state: RunState, resumed: int) -> Report:
-    """The report of a run that ended in this state."""
+    """The report of a run with this final state."""
     return Report(
         folder=folder,
         steps=run_state.step,
@@ -77,7 +77,7 @@ def record(run_state: RunState, module: nn.Module, device: torch.device) -> dict
 
 
 def describe(component: object) -> dict[str, Any]:
-    """A component's class and its plain options, as far as its attributes show; nested components likewise."""
+    """A component's class and its plain options, read from its attributes; nested components likewise."""
     kind = type(component)
     plain = (bool, int, float, str)
     public = {name: value for name, value in sorted(vars(component).items()) if not name.startswith("_")}

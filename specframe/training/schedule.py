@@ -1,4 +1,4 @@
-"""Schedule of a training run, random numbers included, by the step alone: nothing to save, nothing to restore."""
+"""Schedule of a training run, random seeds included, as a function of the step, so that no state is saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specframe.training.settings import Mixture, TrainSettings
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
-    """The learning rate of step 0 .. total - 1: linear warm-up, then the schedule's way down to 0, or a cooldown's."""
+    """The learning rate of step 0 .. total - 1: linear warm-up, then the decay of the schedule or cooldown to 0."""
     warmup = settings.warmup if settings.warmup >= 1 else math.ceil(settings.warmup * total)
     if step < warmup:
         return settings.lr * (step + 1) / warmup
@@ -32,15 +32,15 @@ def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
 
 
 def decaying(settings: TrainSettings, total: int) -> int:
-    """The last steps of a run, over which its cooldown lowers the rate; 0 without one."""
+    """Number of last steps over which the cooldown lowers the rate; 0 without one."""
     share: Any = settings.cooldown.get("share", 0.15) if settings.cooldown is not None else 0.0
     return math.ceil(share * total)
 
 
 def progress(settings: TrainSettings, step: int, total: int) -> float:
-    """The share of a run that is over at a step, from 0 to below 1.
+    """The completed share of a run at a step, from 0 to below 1.
 
-    With a cooldown it is that of the decay, 0 before: so nothing before the decay depends on when the run will end.
+    With a cooldown it is the completed share of the decay, so nothing before the decay depends on the end of the run.
     """
     if settings.cooldown is None:
         return step / total
@@ -48,16 +48,16 @@ def progress(settings: TrainSettings, step: int, total: int) -> float:
 
 
 WINDOW = 32
-"""Steps whose texts are sorted by length together."""
+"""Number of steps whose texts are sorted by length together."""
 
 
 class Order:
-    """Order of the texts that steps see: epoch after epoch, each a permutation of its own, seeded by `seed`.
+    """Order of the training texts: an endless stream of epochs, each a different permutation seeded by `seed`.
 
-    Steps take `size` texts at a time from that endless stream, so an epoch may end inside a step, no text is left out,
-    and any step's texts are known without those before it. A step's texts are of similar length, so that little
-    computation is spent on padding: a permutation is sorted by length within windows of `WINDOW` steps, and the steps
-    of a window are shuffled again.
+    Each step takes `size` texts from the stream, so an epoch may end inside a step, no text is left out, and the
+    texts of a step can be computed without earlier steps. The texts of a step have similar length, to reduce padding:
+    a permutation is sorted by length within windows of `WINDOW` steps, and the steps of a window are shuffled
+    afterwards.
     """
 
     def __init__(self, lengths: Tensor, size: int, seed: int) -> None:
@@ -101,23 +101,23 @@ class Order:
 
 @dataclass(frozen=True)
 class End:
-    """An end of a run: its settings are those of a run that ends here and nowhere else."""
+    """An end of a run, with the settings of a run that has only this end."""
 
     settings: TrainSettings
     step: int
-    """Steps of the run that ends here."""
+    """Number of steps of the run with this end."""
 
     @property
     def parting(self) -> int:
-        """Steps that it shares with the trunk: all before its rate begins to fall."""
+        """Number of steps shared with the main run: all steps before the learning rate decays."""
         return self.step - decaying(self.settings, self.step)
 
 
 def ends_of(settings: TrainSettings, order: Order) -> list[End]:
-    """The ends of a run in the order of their steps, the last one that of the trunk.
+    """The ends of a run in the order of their steps; the last one is the main run's.
 
-    Raises InputError for marks that no step lies between, or that leave no step at the constant rate, and
-    CompositionError for a rollout that depends on how long the run is or on what it did before.
+    Raises InputError for marks without a step between them or without a step at the constant rate, and
+    CompositionError for a rollout that depends on the length of the run or on earlier steps.
     """
     cooldown: dict[str, Any] = settings.cooldown or {}
     marks = sorted(cooldown.get("at", []))
@@ -141,16 +141,16 @@ def ends_of(settings: TrainSettings, order: Order) -> list[End]:
 
 
 def _ending(settings: TrainSettings, mark: int, last: bool) -> TrainSettings:
-    """The settings of a run of so many tokens."""
+    """The settings of a run that ends after `mark` tokens."""
     out = settings.out if last else settings.out / f"tokens-{mark}"
     return replace(settings, out=out, cooldown={**(settings.cooldown or {}), "at": [mark]})
 
 
 class MixedOrder:
-    """Order of the texts that steps see, of which the last `mixed` have a share of a step that changes on the way.
+    """Order of the training texts with a mixture, the last `mixed` texts, whose share of a step changes during the run.
 
-    Either kind has an order of its own. The number of a step's mixed texts is a function of the step: the shares of all
-    steps so far, summed and rounded.
+    Both kinds have their own order. The number of a step's mixed texts depends only on the step: it follows from the
+    rounded sum of the shares so far.
     """
 
     def __init__(self, lengths: Tensor, mixed: int, size: int, seed: int, mixture: Mixture, total: int) -> None:
@@ -166,7 +166,7 @@ class MixedOrder:
         return torch.cat([own, self._mixed.between(first, last) + self.own])
 
     def _taken(self, steps: int) -> int:
-        """The number of mixed texts that this many first steps have taken."""
+        """The number of mixed texts in the first `steps` steps."""
         begin, end = self.mixture.begin, self.mixture.end
         slope = (end - begin) / max(1, self.total - 1)
         return math.floor(self.size * (begin * steps + slope * steps * (steps - 1) / 2) + 0.5)
@@ -190,7 +190,7 @@ def _permutation(texts: int, seed: int, epoch: int) -> Tensor:
 
 
 def mix(*numbers: int) -> int:
-    """One seed out of several numbers, 63 bits, well spread (splitmix64)."""
+    """A well-mixed 63-bit seed from several numbers (splitmix64)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -203,8 +203,8 @@ def mix(*numbers: int) -> int:
 def seed_generators(number: int, step: int, rank: int, device: torch.device) -> None:
     """Seeds Python, numpy and torch for one step of one process.
 
-    So a step's draws depend on no earlier step, and a resumed run continues exactly as an uninterrupted one, with no
-    generator state to save.
+    Random numbers of a step thus do not depend on earlier steps, and a resumed run continues exactly like an
+    uninterrupted one without saved generator states.
     """
     mixed = mix(number, step, rank) % 2**32
     random.seed(mixed)
@@ -217,7 +217,7 @@ def seed_generators(number: int, step: int, rank: int, device: torch.device) -> 
 
 @contextmanager
 def borrowed_generators(device: torch.device) -> Iterator[None]:
-    """Puts the generators back as they were at the end of the with block."""
+    """Restores the generators' states at the end of the with block."""
     python, numbers = random.getstate(), np.random.get_state()
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Further texts, and the share of a step's texts that they are: it changes linearly from step to step."""
+    """Additional texts and their share of each step's texts, which changes linearly over the run."""
 
     data: list[str]
     begin: float = 0.0
@@ -23,7 +23,7 @@ class Mixture:
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Mixture:
-        """The mixture of a recipe's `train.mixture`. Raises InputError for one that cannot be used."""
+        """The mixture of a recipe's `train.mixture`. Raises InputError for an invalid one."""
         known = {"data": None, "from": 0.0, "to": 1.0}
         if unknown := given.keys() - known.keys():
             raise InputError(f"train.mixture has no option {min(unknown)}; it has {', '.join(known)}")
@@ -41,50 +41,50 @@ class TrainSettings:
     """The `train` section.
 
     Args:
-        data: JSONL files or globs of them, "text" or "messages" in each line, or as ShareGPT, Alpaca and TRL write
-            them; `zoo://NAME`, texts of a plugin; or Hub data sets, name[:split].
-        chat_template_kwargs: variables of the chat template, such as `{enable_thinking: false}`, where a record has
-            none of its own; none: those of the section `run`.
-        skip: leave out texts that the chat template refuses, and say how many; false: the first of them is an error,
-            as it is in any case where most are refused.
-        mixture: further texts, {data: [..], from: 0, to: 1}: their share of a step's texts goes linearly from the first
-            step's to the last one's.
+        data: JSONL files or globs of them, "text" or "messages" in each line, or in the formats of ShareGPT, Alpaca
+            and TRL; `zoo://NAME`, texts of a plugin; or Hub data sets, name[:split].
+        chat_template_kwargs: variables of the chat template, such as `{enable_thinking: false}`, for records without
+            their own; none: those of the section `run`.
+        skip: skip texts that the chat template refuses, and report their number; false: the first of them is an error.
+            If most are refused, it is always an error.
+        mixture: additional texts, {data: [..], from: 0, to: 1}: their share of a step's texts changes linearly from the
+            first step to the last.
         rollout: how the drafter is unrolled.
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
-        epochs: how often every text is seen.
-        steps: how many optimizer steps, whatever `epochs` is.
-        minutes: so many steps as take this long here, whatever `epochs` is, by the time of the first; train.json has
-            their number.
-        batch: texts of one forward, per process.
-        length: tokens of a text at most; longer ones are cut into several.
-        pack: fill rows of `length` with text after text instead of padding each text.
-        lr: the learning rate after the warm-up. The default trains small drafters from nothing in some thousand steps;
-            authors of drafters for large models, with a hundred times the data, take 3e-5.
+        epochs: number of passes over the texts.
+        steps: number of optimizer steps; overrides `epochs`.
+        minutes: training time; overrides `epochs`. The number of steps is estimated from the first ones and recorded
+            in train.json.
+        batch: texts per forward pass and process.
+        length: largest number of tokens of a text; longer ones are cut into several.
+        pack: pack several texts into rows of `length` instead of padding each text.
+        lr: the learning rate after the warm-up. The default trains new small drafters in a few thousand steps;
+            authors of drafters for large models, with a hundred times the data, use 3e-5.
         schedule: how the learning rate falls to 0 after the warm-up.
-        cooldown: with the schedule constant, how a run ends: over the last `share` of its steps, 0.15 where it is not
-            given, the rate falls to 0 in a line, and the drafter is kept as it is then. `at` are numbers of tokens,
-            counted as in train.json, each of them an end: the run branches off in time, and the branch lies in
-            `tokens-N` in `out`, the same bit by bit as a run of so many tokens alone. The largest number ends the run
-            itself, in place of `epochs` and `steps`.
+        cooldown: decay at the end of a run with constant schedule: over the last `share` of its steps (default 0.15)
+            the rate falls linearly to 0, and the final drafter is kept. `at` lists numbers of tokens, counted as in
+            train.json, at which a run ends: a branch with its own decay is written to `tokens-N` in `out`, bitwise
+            equal to a separate run of that many tokens. The largest number ends the run itself, in place of `epochs`
+            and `steps`.
         warmup: steps of linear warm-up; below 1, a share of all steps.
         betas: of AdamW; (0.9, 0.95) in EAGLE and Falcon.
         weight_decay: of AdamW.
-        clip: the largest norm a gradient may have; 0 clips nothing.
-        accumulate: forwards per optimizer step; each weighs the same, however much of its texts counts.
-        precision: of products, weights being float32: float32, tf32 (GPUs only), bf16 (autocast), or auto: bf16 where
-            the processor has instructions for it or the target is in half precision, and float32 elsewhere.
+        clip: the largest gradient norm; 0: no clipping.
+        accumulate: forward passes per optimizer step, with equal weights regardless of their number of positions.
+        precision: of products, with float32 weights: float32, tf32 (GPUs only), bf16 (autocast), or auto: bf16 if
+            the processor has instructions for it or the target is in half precision, else float32.
         seed: seeds the order of the texts and all randomness of a step.
-        validation: the share of documents held back for validation, 128 at most; 0 validates nothing.
+        validation: the share of documents held back for validation, at most 128 documents; 0: no validation.
         validate_every: steps between validations; none: once an epoch.
         save_every: steps between saves of the training state.
         log_every: steps between reports of the losses.
-        fit: how many texts the map that fuses token and feature is fitted to, by least squares, before the first step
-            of a new drafter of EAGLE's kind; 0: it starts random.
-        cache: a folder that keeps the target's features, so that later epochs need no target forward.
-        log: trackers that get the figures, by Accelerate's names: tensorboard, wandb, mlflow, ...
+        fit: number of texts to which the layer that fuses token and feature is fitted by least squares before the first
+            step of a new drafter of EAGLE's family; 0: random initialisation.
+        cache: a folder for the target's features, so that later epochs need no forward pass of the target.
+        log: trackers for the figures, by Accelerate's names: tensorboard, wandb, mlflow, ...
         watcher: a component that receives the training's events.
-        stages: settings of this section that replace those above, for one training after the other: each begins with
-            the weights that the one before it ends in, which are kept in `stage-N` in `out`.
+        stages: settings that override this section, one entry per stage: each stage starts from the final weights of
+            the previous one, which are kept in `stage-N` in `out`.
     """
 
     data: list[str]
@@ -169,7 +169,7 @@ class TrainSettings:
 
 
 def settings_of(plan: Plan) -> TrainSettings | None:
-    """A plan's `train` section, if any, with the template's variables of `run` where it has none of its own."""
+    """A plan's `train` section, if any; template variables default to those of `run`."""
     settings = plan.settings.get("train")
     if not isinstance(settings, TrainSettings):
         return None

@@ -1,8 +1,8 @@
-"""A drafter's first weights: the map that fuses token and feature is fitted to the target's next feature.
+"""Initialisation of a drafter: fits the layer that fuses token and feature to the target's next feature.
 
-A random map needs hundreds of steps to learn what a linear regression finds at once: the mean feature, the share of the
-last one that persists, and the contribution of a token. The solution is that of the normal equations, so it costs one
-pass over a few texts and one system of 2 D + 1 unknowns.
+A random layer needs hundreds of steps to learn the result of a linear regression: the mean feature, the weight of the
+last feature, and the contribution of a token. The normal equations cost one pass over a few texts and one system of
+2 D + 1 unknowns.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ RIDGE = 1e-3
 
 
 def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teaching, count: int) -> float:
-    """The share of the features' variance that the fitted map explains, on the `count` texts it was fitted to.
+    """Fits the fusion layer to `count` texts; returns the share of the features' variance that it explains there.
 
-    The map from (embedding of token i + 1, feature i) to feature i + 1 is put into the drafter, and the branches
-    after it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
-    drafter without such a map, InputError where the texts hold too little to be fitted to.
+    The layer maps (embedding of token i + 1, feature i) to feature i + 1. The residual branches after it start at
+    zero, so that the drafter initially predicts the layer's output. Raises CompositionError for a drafter without
+    such a layer, InputError if the texts have too few positions for the fit.
 
-    The drafter (EAGLE's family) has the map as `fusion`, [embedding, feature] of 2 D numbers -> D, or None there; and
-    as `branches` the last map of every branch that is added to its output. A drafter with a method `fit` (EAGLE-3) is
-    given the teachers, and returns that share of a regression of its own, whose solution it has then.
+    A drafter (EAGLE's family) provides the layer as `fusion`, [embedding, feature] of 2 D numbers -> D, or None; and
+    as `branches` the last linear map of each branch added to its output. A drafter with a method `fit` (EAGLE-3)
+    fits itself to the teachers and returns the explained share.
     """
     own: Callable[[Iterable[Teacher]], float] | None = getattr(drafter, "fit", None)
     if own is not None:
@@ -74,7 +74,7 @@ def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teachi
 
 @torch.no_grad()
 def _pairs(target: NeuralTarget, teaching: Teaching, row: int) -> tuple[Tensor, Tensor]:
-    """A text's (embedding, feature, 1) and the features that follow, where these count: [n, 2 D + 1], [n, D]."""
+    """A text's (embedding, feature, 1) and the next features, at unmasked positions: [n, 2 D + 1], [n, D]."""
     teacher = teaching(torch.tensor([row]))
     features, scored = teacher.features["last"][0].double(), teacher.mask[0, 1:]
     embedded = target.embed(teacher.tokens[0, 1:]).double()

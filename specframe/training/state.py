@@ -1,4 +1,4 @@
-"""The state of a training run on disk: one file, whole or not at all."""
+"""The state of a training run on disk, in one atomically written file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specframe.neural.weights.checkpoint import reason, replacing
 
 FILE = "state.safetensors"
 SHOWN = 50
-"""Number of characters of a setting's value that a message shows."""
+"""Number of characters of a setting's value shown in messages."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class RunState:
     """State of a run apart from its tensors."""
 
     identity: dict[str, Any]
-    """Values that must be the same for a run to be resumed: settings, losses, data."""
+    """Values that must be equal for a run to be resumed: settings, losses, data."""
     step: int = 0
     """Steps done."""
     history: list[dict[str, float]] = field(default_factory=list)
@@ -38,18 +38,18 @@ class RunState:
     window: list[float] = field(default_factory=list)
     """The sums of the losses since the last report."""
     window_steps: int = 0
-    """The steps in that sum."""
+    """Number of steps in these sums."""
     seconds: float = 0.0
-    """Time spent in training, over all sittings."""
+    """Training time in seconds, over all resumptions."""
     tokens: int = 0
-    """Tokens of the texts that the steps took, of all processes; those of a text that comes again count again."""
+    """Number of tokens trained on, over all processes and epochs."""
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, run_state: RunState) -> None:
     """Writes the state of module, optimizer and run state to the folder.
 
-    There are no generator states in it: every step seeds its own randomness (see `schedule`). Raises
-    WeightsError, and keeps the state saved before, when the disk is full or the folder refuses.
+    It has no generator states, as every step is seeded separately (see `schedule`). Raises WeightsError, and
+    keeps the previous state, if the file cannot be written.
     """
     tensors = {f"module.{name}": _host(value) for name, value in module.state_dict().items()}
     for index, values in optimizer.state_dict()["state"].items():
@@ -104,14 +104,14 @@ def load(
 
 
 def steps_of(folder: Path) -> int | None:
-    """The steps that the run in the folder has in all; None where there is no run, or its state cannot be read."""
+    """Total number of steps of the run in the folder; None if there is no run or its state cannot be read."""
     return _number(folder, "steps")
 
 
 def begun_with(folder: Path, processes: int) -> int:
-    """The number of processes that the run in the folder began with; `processes` where there is none to be read.
+    """Number of processes with which the run in the folder began; `processes` if there is no readable run.
 
-    It decides the texts of a step, whatever number of processes goes on with the run.
+    It determines the texts of a step, even if the run is resumed with another number of processes.
     """
     return _number(folder, "processes") or processes
 
@@ -126,7 +126,7 @@ def _number(folder: Path, name: str) -> int | None:
 
 
 def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
-    """The values in which two trees of mappings and lists differ, a line each."""
+    """Yields the differing values of two nested structures of mappings and lists, one line each."""
     if isinstance(saved, dict) and isinstance(current, dict):
         for key in saved.keys() | current.keys():
             yield from _differences(saved.get(key), current.get(key), f"{name}.{key}".lstrip("."))
@@ -138,7 +138,7 @@ def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    """A value as a line has room for it."""
+    """A value, shortened to fit into a line."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

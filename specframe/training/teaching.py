@@ -1,4 +1,4 @@
-"""Sources of teachers: the target itself, every time, or a cache of its features on disk."""
+"""Sources of teachers: forward passes of the target, or a cache of its features on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACES, PLACES_ON_DEVICE = 128, 8192
 log = logging.getLogger(__name__)
 
 SHARD = 256
-"""Texts of one file of the cache."""
+"""Number of texts per file of the cache."""
 
 NORMALISER, BEST = "normaliser", "best"
 """Names of the parts of the target's laws that the cache holds in addition to the taps."""
@@ -42,10 +42,10 @@ Teaching = Callable[[Tensor], Teacher]
 
 
 class SupportLaws:
-    """The target's LM head over a drafter's support, and what a loss needs of the tokens outside it.
+    """The target's LM head over a drafter's support, and the data that losses need about the tokens outside it.
 
-    That is two numbers a position: the logarithm of the normaliser over the whole vocabulary, and the most probable
-    token. A target whose head cannot be divided has no support.
+    These are two numbers per position: the log-normaliser over the whole vocabulary, and the most probable token. A
+    target whose head cannot be split has no support.
     """
 
     def __init__(self, target: NeuralTarget, support: Tensor | None) -> None:
@@ -56,13 +56,13 @@ class SupportLaws:
 
     @torch.no_grad()
     def logits(self, features: Tensor) -> Tensor:
-        """The logits of features of the tap `last`, in the target's own precision whatever the training's."""
+        """The logits for features of the tap `last`, in the target's precision, independent of the training's."""
         with torch.autocast(features.device.type, enabled=False):
             return self._head(features)
 
     @torch.no_grad()
     def summary(self, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The normaliser, [B, L] float32, and the most probable token, [B, L] int64; 0 where no law counts."""
+        """The log-normaliser, [B, L] float32, and the most probable token, [B, L] int64; 0 at masked positions."""
         places = teacher.mask.flatten().nonzero().squeeze(1)
         normaliser = torch.zeros(teacher.mask.numel(), device=places.device)
         best = torch.zeros_like(normaliser, dtype=torch.int64)
@@ -74,7 +74,7 @@ class SupportLaws:
         return normaliser.view_as(teacher.mask), best.view_as(teacher.mask)
 
     def over_support(self, teacher: Teacher, normaliser: Tensor, best: Tensor) -> LazyTeacher:
-        """This teacher with logits over the support alone."""
+        """This teacher with logits over the support only."""
         features, support = teacher.features, self.support
         return LazyTeacher(teacher.tokens, teacher.mask, features, self.logits, support, normaliser, best)
 
@@ -88,13 +88,13 @@ def ask(target: NeuralTarget, texts: Texts, rows: Tensor) -> Teacher:
 
 
 def require_texts(texts: Texts, rollout: object) -> None:
-    """Raises CompositionError for images where a rollout asks the target about other texts than the data's."""
+    """Raises CompositionError for texts with images if the rollout runs the target on other texts than the data's."""
     if texts.inputs:
         raise CompositionError(f"the rollout {type(rollout).__name__} rewrites texts: it takes none with images")
 
 
 class Unasked(Teacher):
-    """A teacher whose target is asked when its features or logits are first read: losses over the text need neither."""
+    """A lazy teacher, which runs the target when features or logits are first read; losses on the text need neither."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, rows: Tensor) -> None:
         tokens, mask = texts.batch(rows)
@@ -102,7 +102,7 @@ class Unasked(Teacher):
 
     @cached_property
     def answers(self) -> Teacher:
-        """Returns the target's answers, in its own precision whatever the training's."""
+        """Returns the target's outputs, in its own precision, independent of the training's."""
         with torch.autocast(self.tokens.device.type, enabled=False):
             return self.__dict__["asking"]()
 
@@ -118,7 +118,7 @@ class Unasked(Teacher):
 
 
 class OnlineTeachers:
-    """The target's forward, anew for every batch whose features or laws are read."""
+    """Teachers by a forward pass of the target for every batch whose features or laws are read."""
 
     def __init__(self, target: NeuralTarget, texts: Texts) -> None:
         self.target = target
@@ -130,7 +130,7 @@ class OnlineTeachers:
 
 
 class SupportTeachers:
-    """The target's forward, anew for every batch, its laws over a drafter's support where they are read."""
+    """Teachers by a forward pass of the target for every batch, with lazy laws over a drafter's support."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, support: Tensor | None) -> None:
         self.target = target
@@ -145,7 +145,7 @@ class SupportTeachers:
 
 
 def taught_by(rollout: Rollout, target: NeuralTarget, texts: Texts, drafter: Trainable) -> Teaching:
-    """Teachers of texts [B] by a rollout that rewrites them, or that asks the target itself: see `RolloutMethods`."""
+    """Teachers of texts [B] for a rollout that rewrites texts or runs the target itself: see `RolloutMethods`."""
     require_texts(texts, rollout)
     methods = RolloutMethods.of(rollout)
     if (rewrite := methods.rewrite) is not None:
@@ -163,22 +163,22 @@ class TranslatedTeachers:
         self.translate = translate
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """The target's answers in texts [B]; a text for each."""
+        """The target's outputs for texts [B], in one translated text each."""
         teacher = self.teaching(rows)
         return self.translate(teacher, teacher.mask)
 
 
 class Cached:
-    """The target's features from safetensors shards; laws are made anew from `last` by the target's head.
+    """The target's features from safetensors shards; laws are recomputed from `last` by the target's head.
 
-    Laws are the vocabulary's size and features a layer's, so keeping features alone makes a cache a
-    hundred times smaller, for one matrix product per batch. A shard holds every text's features without
-    padding, as `<tap>.<text>`: [length, D] in the target's own dtype. The folder's name identifies the texts and the
-    target, so a cache is never mistaken for another's.
+    Laws have the vocabulary's size and features the hidden size, so storing only features makes the cache a
+    hundred times smaller, at the cost of one matrix product per batch. A shard holds the features of each text
+    without padding, as `<tap>.<text>`: [length, D] in the target's dtype. The folder's name identifies the texts
+    and the target, so that caches cannot be mixed up.
 
-    For a drafter that proposes from a `support` the matrix product is with these tokens' rows alone. A loss needs only
-    two numbers a position for the other tokens, kept with the features: their share of the law, as the logarithm of the
-    normaliser, and the most probable token.
+    For a drafter with a `support` the matrix product has only the rows of its tokens. For the other tokens losses need
+    two numbers per position, stored with the features: the log-normaliser, which gives their share of the law, and the
+    most probable token.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Cached:
         return self.folder / f"shard-{number:05d}.safetensors"
 
     def _fill(self, processes: Processes) -> None:
-        """Writes the shards that are missing, shared out among the processes."""
+        """Writes the missing shards, distributed over the processes."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for number in range(processes.rank, self._shards, processes.count):
@@ -258,7 +258,7 @@ class Cached:
 
 
 def _name(target: NeuralTarget, taps: list[str], texts: Texts) -> str:
-    """A fingerprint of the texts, the taps and the target, its answer to a probe included."""
+    """A fingerprint of the texts, the taps and the target, including its output for a probe."""
     probe = torch.arange(16, device=target.device)[None] % target.vocab_size
     features = target.teach(probe, torch.ones_like(probe, dtype=torch.bool)).features["last"]
     config = json.dumps(target.config.to_dict(), sort_keys=True, default=str)

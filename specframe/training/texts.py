@@ -26,21 +26,21 @@ from specframe.training.settings import TrainSettings
 log = logging.getLogger(__name__)
 
 Piece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
-"""Tokens [n] int32, which of the positions count, [n] bool, and what the target reads with them."""
+"""Tokens [n] int32, the mask of positions to train on, [n] bool, and the target's further inputs."""
 
 HOLDOUT = 0x5EED
-"""Sets the draw of the validation documents apart from the epochs' orders."""
+"""Salt that makes the seed of the validation split differ from those of the epochs."""
 
 MOST_HELD = 128
-"""Largest number of validation documents: more only take time, and a validation should take at most a minute."""
+"""Largest number of validation documents, so that a validation takes at most a minute."""
 
 ROUND = 32
-"""Batches are padded to a multiple of this on a GPU, so that it sees few shapes; on a CPU to the longest text."""
+"""On a GPU batches are padded to a multiple of this, to limit the number of shapes; on a CPU to the longest text."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts one after the other: text t is tokens[start[t] : start[t + 1]]."""
+    """Concatenated texts: text t is tokens[start[t] : start[t + 1]]."""
 
     tokens: Tensor  # [T] int32
     mask: Tensor  # [T] bool, positions whose next-token law counts
@@ -73,7 +73,7 @@ class Texts:
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, L] int64, padded with 0, and mask [B, L], of texts [B] on the host.
 
-        L is the longest text's length, on a GPU rounded up. The device is never waited for.
+        L is the longest text's length, rounded up on a GPU. Does not synchronise with the device.
         """
         device = self.tokens.device
         length = int(self.counts[rows].max())
@@ -86,9 +86,9 @@ class Texts:
         return self.tokens[index].long() * inside, self.mask[index] & inside
 
     def inputs_of(self, rows: Tensor) -> dict[str, Tensor]:
-        """The further inputs of texts [B], joined row by row; one with a number for each token is 0 at padding.
+        """The further inputs of texts [B], concatenated; inputs with one number per token are 0 at padding.
 
-        Raises InputError for images of unlike sizes, which no batch can hold.
+        Raises InputError for images of different sizes, which cannot be batched.
         """
         chosen = [(self.inputs[row], int(self.counts[row])) for row in rows.tolist()] if self.inputs else []
         length = int(self.counts[rows].max())
@@ -108,12 +108,12 @@ class Texts:
 def load(
     settings: TrainSettings, tokenizer: Any, vocab_size: int, reader: ImageReader | None = None
 ) -> tuple[Texts, Texts]:
-    """The texts to train on and those to validate on, of the settings' data and mixture.
+    """The training and validation texts of the settings' data and mixture.
 
     Whole documents are held back, chosen by the seed, before they are cut into texts of at most `settings.length`
-    tokens; those that begin with one question are held back together, so that no validation text has been trained on.
-    `reader` is the processor of a target that sees. Raises InputError when nothing is left to train on, and for images
-    that the target does not read.
+    tokens; documents with equal first questions are held back together, so that no validation text is trained on.
+    `reader` is the processor of a target with image inputs. Raises InputError if no training text is left, and for
+    images that the target does not support.
     """
     mixed = settings.mixed
     sources = [("train.data", settings.data)] + ([("train.mixture", mixed.data)] if mixed else [])
@@ -139,10 +139,10 @@ def load(
 def _documents(
     name: str, data: Sequence[str], settings: TrainSettings, tokenizer: Any, vocab_size: int, reader: ImageReader | None
 ) -> list[list[Piece]]:
-    """The documents of a section's data, as tokens; those that begin with one question are one group.
+    """The tokenised documents of a section's data, grouped by their first question.
 
-    Raises InputError where there are none, where most cannot be read, or one and `settings.skip` is off, and for tokens
-    of another tokenizer.
+    Raises InputError if there are none, if most are unusable, or any without `settings.skip`, and for tokens of
+    another tokenizer.
     """
     variables = settings.chat_template_kwargs or {}
     require_variables(tokenizer, variables, "train")
@@ -178,7 +178,7 @@ def _documents(
 
 
 def joined(own: Texts, mixed: Texts) -> Texts:
-    """Texts with a mixture's after them."""
+    """The texts followed by those of a mixture."""
     inputs = [part.inputs or ({},) * len(part) for part in (own, mixed)]
     return Texts(
         tokens=torch.cat([own.tokens, mixed.tokens]),
@@ -190,7 +190,7 @@ def joined(own: Texts, mixed: Texts) -> Texts:
 
 
 def make(settings: TrainSettings, documents: Sequence[Piece]) -> Texts:
-    """Texts of at most `length` tokens out of documents; those where nothing counts are left out."""
+    """Texts of at most `length` tokens from documents; fully masked ones are left out."""
     seen = [piece for piece in documents if piece[2]]
     if longest := max((len(ids) for ids, _, _ in seen if len(ids) > settings.length), default=0):
         raise InputError(
@@ -224,6 +224,6 @@ def _read(
 
 
 def _marked(encoded: Encoded, inputs: Mapping[str, Tensor]) -> Piece:
-    """Tokens, and the positions that count: those whose next token is part of an answer."""
+    """Tokens, the mask of positions whose next token is part of an answer, and the inputs."""
     ids, answer = encoded
     return torch.tensor(ids, dtype=torch.int32), torch.tensor([*answer[1:], False], dtype=torch.bool), inputs

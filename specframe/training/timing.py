@@ -1,4 +1,4 @@
-"""The time that the steps of a training take: steps within so many minutes, and a profile by operations."""
+"""Timing of training steps: the number of steps within a time limit, and a profile by operations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specframe.kernel.errors import InputError
 from specframe.training.trainer import Trainer
 
 WARM = 2
-"""Steps before the first that is measured: caches fill, and kernels are chosen."""
+"""Number of warm-up steps before timing, in which caches fill and kernels are chosen."""
 
 TIMED = 3
-"""Steps that are timed at least, to plan a training of so many minutes."""
+"""Smallest number of timed steps for a training with a time limit."""
 
 TRIAL = 0.02
 """Share of the planned time that timing may take, if that is more."""
@@ -25,9 +25,9 @@ ROWS = 15
 
 
 def steps_within(trainer: Trainer, minutes: float) -> int:
-    """The number of steps that fit into so many minutes, at the rate of the first ones; the module is left as it was.
+    """The number of steps that fit into `minutes` at the speed of the first ones; the module is not changed.
 
-    Validations take time of their own.
+    The time of validations is not included.
     """
     before = {name: values.clone() for name, values in trainer.module.state_dict().items()}
     taken, start = 0, 0.0
@@ -78,9 +78,9 @@ class StepProfile:
 
 
 def profile_steps(trainer: Trainer, count: int) -> StepProfile:
-    """The profile of a training's next `count` steps, at most those that are left; nothing of them is saved.
+    """The profile of a training's next `count` steps, or of the remaining ones; their results are not saved.
 
-    Raises InputError where the training has no step left.
+    Raises InputError if the training has no step left.
     """
     first = trainer.run_state.step
     warm = min(WARM, max(0, trainer.total - first - 1))

@@ -43,7 +43,7 @@ def data_of(plan: Plan) -> tuple[TrainSettings, Any]:
 
 
 def write_counts(plan: Plan, path: Path) -> Counter[int]:
-    """The counts of a recipe's training data, written as the head `trimmed` reads them.
+    """Writes the counts of a recipe's training data in the format of the head `trimmed`, and returns them.
 
     Raises InputError for a recipe without training data or tokenizer, and for a file that cannot be written.
     """

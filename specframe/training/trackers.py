@@ -38,7 +38,7 @@ class Trackers:
         self.trackers: list[GeneralTracker] = []
 
     def start(self, done: int, total: int, note: str) -> None:
-        """Opens the trackers and hands them the settings. Raises InputError for one that cannot be opened."""
+        """Opens the trackers with the run's settings. Raises InputError for one that cannot be opened."""
         for name in self.names:
             kind = LOGGER_TYPE_TO_CLASS[name]
             place = {"logging_dir": str(self.folder)} if kind.requires_logging_directory else {}

@@ -61,22 +61,21 @@ def train(
 
     `settings.out` gets the best checkpoint by validation (without validation the last), `last/` the last
     one, `train.json` the record, and `state.safetensors` the training state: the same call resumes from
-    it, and on a CPU ends in the same weights, bit for bit, as a run that was never interrupted.
+    it, and on a CPU gives weights bitwise equal to those of an uninterrupted run.
 
     Args:
         target: the teacher; its parameters get no gradients.
-        drafter: what is trained; its `module` must lie on the target's device. Of a drafter that translates for one of
-            another vocabulary, it is that one.
+        drafter: the drafter to train, with its `module` on the target's device; for a drafter that translates for one
+            of another vocabulary, the inner one.
         losses: each with its weight and name; their weighted sum is minimised.
         settings: the recipe's `train` section.
         tokenizer: a transformers tokenizer; None: the target's own.
         watcher: receives progress; None: no progress is reported.
-        evaluate: further validation figures, such as tau by decoding; a `tau` of its own replaces the
-            simulated one in choosing the best checkpoint.
+        evaluate: further validation figures, such as tau by decoding; its `tau` replaces the simulated one in
+            choosing the best checkpoint.
 
-    Raises KeyboardInterrupt at Ctrl-C or SIGTERM, after the state was saved; WeightsError when checkpoint or state
-    cannot be written (earlier files are kept); InputError for data that cannot be used and CompositionError for parts
-    that do not fit.
+    Raises KeyboardInterrupt at Ctrl-C or SIGTERM, after saving the state; WeightsError if checkpoint or state cannot be
+    written (earlier files are kept); InputError for unusable data and CompositionError for incompatible parts.
     """
     with prepared(
         target, drafter, losses, settings, tokenizer=tokenizer, watcher=watcher, evaluate=evaluate
@@ -95,9 +94,9 @@ def prepared(
     watcher: Watcher | None = None,
     evaluate: Evaluate | None = None,
 ) -> Iterator[Trainer]:
-    """The trainer of such a training, before its first step or where it was interrupted.
+    """The trainer for `train`, before the first step or at the step where it was interrupted.
 
-    Its folder is locked meanwhile. Arguments and errors are those of `train`.
+    The folder is locked inside the with block. Arguments and errors as for `train`.
     """
     tokenizer = tokenizer or text_of(target).tokenizer
     settings = precision.chosen(settings, target)
@@ -137,7 +136,7 @@ def prepared(
 
 
 def _watching(watcher: Watcher | None, settings: TrainSettings) -> Watcher:
-    """All that watch a training: the caller's watcher, the recipe's, and its trackers."""
+    """All watchers of a training: the caller's, the recipe's, and its trackers."""
     watchers = [each for each in (watcher, settings.watcher) if each is not None]
     if settings.log:
         config = {name: str(value) for name, value in vars(settings).items()}
@@ -177,7 +176,7 @@ def _check(
     tokenizer: Any,
     translated: bool,
 ) -> None:
-    """Refuses everything that can be refused before the first forward."""
+    """Raises all errors that can be detected before the first forward pass."""
     if not isinstance(target, NeuralTarget):
         raise CompositionError(f"{type(target).__name__} cannot teach a drafter; use the target 'hf'")
     if not isinstance(drafter, Trainable):

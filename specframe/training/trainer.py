@@ -32,10 +32,10 @@ from specframe.training.validation import Losses, measure
 Evaluate = Callable[[], dict[str, float]]
 
 INDIFFERENT = ("rollout", "data", "chat_template_kwargs", "out", "save_every", "log_every", "cache", "log", "watcher")
-"""Settings that a resumed run may have otherwise, or that its identity holds in another form."""
+"""Settings that may differ in a resumed run, or that its identity stores in another form."""
 
 LAST = "last"
-"""The folder, in that of the best checkpoint, of the last one."""
+"""Subfolder of the last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TaughtTexts:
 
 
 class Trainer:
-    """State and steps of a training run; `run` is the run."""
+    """State and steps of a training run; `run` runs all of them."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Trainer:
         self.tokens = 0
 
     def run(self) -> Report:
-        """Trains from where the run state stands to the end, then the branches of a cooldown with several ends.
+        """Trains from the current step to the end, then trains the branches of a cooldown with several ends.
 
-        At SIGINT or SIGTERM the step in flight is finished, the state saved and KeyboardInterrupt raised.
+        At SIGINT or SIGTERM it finishes the current step, saves the state and raises KeyboardInterrupt.
         """
         resumed = self.run_state.step
         self.watcher.start(resumed, self.total, self._note())
@@ -119,7 +119,7 @@ class Trainer:
         return make_report(self.settings.out, self.run_state, resumed)
 
     def take(self, step: int) -> None:
-        """One optimizer step. Nothing here waits for the device."""
+        """Runs one optimizer step without synchronising with the device."""
         settings, processes = self.settings, self.processes
         self.module.train()
         if (begin := RolloutMethods.of(settings.rollout).begin) is not None:
@@ -156,13 +156,13 @@ class Trainer:
         self.run_state.tokens += tokens
 
     def settled(self) -> float:
-        """The time in seconds, read when the device has done what it was asked."""
+        """The time in seconds, read after synchronising with the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
     def _keep(self, interruption: Interruption) -> None:
-        """Does the work due after a step: report, validation, state."""
+        """Runs what is due after a step: report, validation, saving."""
         step, settings = self.run_state.step, self.settings
         self.run_state.window_steps += 1
         last = step == self.total
@@ -199,7 +199,7 @@ class Trainer:
         run_state.window_steps, self.tokens, self._clock = 0, 0, now
 
     def _validate(self) -> None:
-        """Measures on the held-back texts, and keeps the drafter when it is the best so far."""
+        """Validates on the held-back texts, and saves the drafter if it is the best so far."""
         settings, run_state = self.settings, self.run_state
         seed_generators(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
         self.module.eval()
@@ -217,7 +217,7 @@ class Trainer:
                 self.drafter.save(settings.out)
 
     def _save(self) -> None:
-        """Writes the training state, and the drafter as it is now."""
+        """Writes the training state and the current drafter."""
         self.run_state.window = self._mean_window()
         self._check(self.run_state.window)
         if self.processes.main:
@@ -226,19 +226,19 @@ class Trainer:
         self.processes.wait()
 
     def _fork(self, end: End) -> None:
-        """Writes the state that a run which ends there has now."""
+        """Writes the current state as that of a run with this end."""
         run_state = replace(self.run_state, identity=self._identity(end), window=self._mean_window())
         if self.processes.main:
             state.save(end.settings.out, self.module, self.optimizer, run_state)
 
     def _mean_window(self) -> list[float]:
-        """The sums of the losses since the last report, which every process has from now on."""
+        """The sums of the losses since the last report, averaged over the processes."""
         self.window.copy_(self.processes.mean(self.window))
         sums: list[float] = self.window.tolist()
         return sums
 
     def _branch(self) -> None:
-        """Trains the branches to their ends, and puts the trunk's end back into the module."""
+        """Trains the branches to their ends, then restores the main run's final weights."""
         self.processes.wait()
         parts = (self.taught, self.validation, self.processes, self.watcher, self.evaluate, self.device)
         for end in self.ends[:-1]:
@@ -247,7 +247,7 @@ class Trainer:
             state.load(self.settings.out, self.module, self.optimizer, self.run_state)
 
     def _finish(self) -> None:
-        """Writes the best checkpoint where nothing was validated, and train.json."""
+        """Writes train.json, and the best checkpoint if there was no validation."""
         if self.processes.main:
             if not len(self.validation.texts):
                 self.drafter.save(self.settings.out)
@@ -262,7 +262,7 @@ class Trainer:
             )
 
     def _identity(self, end: End | None = None) -> dict[str, Any]:
-        """Returns the fields in which a resumed run must agree with the one that saved the state, or a branch."""
+        """Returns the values that must be equal for a run, or a branch, to resume from the state."""
         settings = {k: v for k, v in vars(end.settings if end else self.settings).items() if k not in INDIFFERENT}
         identity = {
             "settings": settings,

@@ -13,20 +13,20 @@ from specframe.kernel.types import Cycle, Teacher
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens that a cycle committed of one row, n of them, and the target's output for the token before each."""
+    """The n tokens that a cycle committed in one row, and the target's outputs at the token before each."""
 
     tokens: Tensor  # [n] int64
     features: Mapping[str, Tensor]  # tap -> [n, D], of the tokens before them
     logits: Tensor  # [m, V], after the last m of the tokens before them
-    counts: Tensor  # [m] bool, whether it is to be learnt
+    counts: Tensor  # [m] bool, positions to train on
 
 
 @dataclass
 class Transcript:
-    """A row's text with the target's answers to it: a teacher that costs no forward pass of the target.
+    """A row's text with the target's outputs: a teacher without an extra forward pass of the target.
 
-    One that is `held_back` has the target's distribution wherever a token was drafted, any other one
-    only where all drafted tokens were rejected.
+    If `held_back`, it has the target's distribution at all positions with a drafted token, otherwise only
+    at those where all drafted tokens were rejected.
     """
 
     held_back: bool
@@ -34,13 +34,13 @@ class Transcript:
     stretches: list[Stretch] = field(default_factory=list)
 
     def answer(self, length: int) -> Tensor:
-        """Returns those of the last `length` positions whose next token the target wrote: [1, L] bool."""
+        """Returns the mask of the last `length` positions whose next token was generated: [1, L] bool."""
         prompt = len(self.stretches[0].tokens)  # the admission commits the prompt, shifted by one
         whole = sum(len(stretch.tokens) for stretch in self.stretches)
         return torch.arange(max(0, whole - length), whole, device=self.first.device)[None] >= prompt - 1
 
     def teacher(self, length: int) -> Teacher:
-        """The teacher of the last `length` positions, one row; `mask` has the positions that count."""
+        """The teacher of the last `length` positions, as one row; `mask` marks the positions to train on."""
         tokens = torch.cat([self.first, *(stretch.tokens for stretch in self.stretches)])[:-1]  # [L]
         taps = self.stretches[0].features
         features = {tap: torch.cat([stretch.features[tap] for stretch in self.stretches]) for tap in taps}
@@ -91,7 +91,7 @@ def extend(transcripts: list[Transcript], cycle: Cycle, taps: frozenset[str]) ->
 
 
 def _committed(cycle: Cycle, taps: frozenset[str]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """The tokens of each row, [n], and the features before them, [n, D] by tap; copies: no more is kept."""
+    """Yields copies of each row's tokens, [n], and of the features before them, [n, D] by tap."""
     committed = cycle.committed
     counts = committed.counts
     for row, count in enumerate(counts):

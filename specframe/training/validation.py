@@ -30,12 +30,12 @@ UNROLLED = 32
 def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rollout: Rollout) -> dict[str, float]:
     """The weighted `loss`, each loss by name, `accuracy.N` per level and the simulated `tau`.
 
-    Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, whose output the text
-    is taken to be. Drafters that feed predicted features back decode chains along the text (`chains`); for others the
-    rollout's own predictions are read as such cycles (`agreement`), and where a level is like any other (`block` 0) as
-    a language model's. Tau is 1 plus the sum of the running products. Losses are means over all teachers; chains stop
-    after the batch with which they have seen `UNROLLED` texts. For several students that predict the same, such as a
-    model's exits, accuracies are the last one's, `tau.N` is each one's and tau their mean.
+    Accuracy is the frequency with which the drafter's argmax equals the target's in cycles of greedy decoding, assuming
+    that the text is its output. Drafters that feed predicted features back decode chains along the text (`chains`); for
+    others the cycles are simulated from the rollout's predictions (`agreement`), and with `block` 0 as those of a
+    language model. Tau is 1 plus the sum of the running products of the accuracies. Losses are means over all teachers;
+    chains stop after the batch that reaches `UNROLLED` texts. For several students with equal targets, such as a
+    model's exits, accuracies are those of the last one, `tau.N` is that of each one and tau their mean.
     """
     totals, scored, unrolled = [0.0] * len(losses), 0.0, 0
     counts = torch.zeros(2, 0)
@@ -75,7 +75,7 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
 
 
 def simulated_tau(drafter: Trainable, teachers: Iterable[Teacher], rollout: Rollout) -> float:
-    """Tokens per cycle of a chain along the texts, which are taken for the target's greedy answers; see `measure`."""
+    """Tokens per cycle of a chain along the texts, assumed to be the target's greedy answers; see `measure`."""
     return measure(drafter, teachers, [], rollout)["tau"]
 
 
@@ -88,7 +88,7 @@ class Guesses:
 
     @classmethod
     def of(cls, student: Student, teacher: Teacher) -> Guesses:
-        """A student's predictions, and which of them the target makes, too."""
+        """A student's predictions, and the mask of those that agree with the target's."""
         same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
         origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
         rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
@@ -102,7 +102,7 @@ class Guesses:
 
     @classmethod
     def along(cls, student: Student, teacher: Teacher) -> Guesses:
-        """Guesses of a drafter whose chain is right as long as its predictions along the text: a language model."""
+        """Guesses of a language model, whose chain is correct as long as its predictions along the text are."""
         same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
         right, predicted = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
         predicted = predicted.cumprod(-1)
@@ -114,7 +114,7 @@ class Guesses:
         return cls(*(torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("predicted", "right")))
 
     def counted(self) -> Tensor:
-        """Returns how often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""
+        """Returns the numbers of correct and of all guesses in the cycles of greedy decoding: [2, levels]."""
         predicted, right = self.predicted, self.right
         alive = ((right == predicted) & (predicted > 0)).long().cumprod(-1)
         starts = cycles(alive.sum(-1), (predicted[..., :1] > 0).any(-1))  # [B, L]
@@ -123,11 +123,11 @@ class Guesses:
 
 
 def agreement(student: Student, teacher: Teacher) -> Tensor:
-    """Counts how often the argmax was right, and how often asked, per level: [2, levels], 0 = level 1.
+    """Numbers of correct and of all argmax predictions per level: [2, levels], index 0 = level 1.
 
-    The counts are over the cycles of greedy decoding, whose output the text is taken to be: a cycle asks for level
-    after level, predicted from one position, until one is wrong, and the next cycle starts after the bonus. An average
-    over all positions would be too high, because cycles pass quickly over easily predicted text.
+    The counts are over the cycles of greedy decoding, assuming that the text is its output: a cycle checks the levels
+    predicted from one position until one is wrong, and the next cycle starts after the bonus. An average over all
+    positions would be too high, because cycles pass quickly over easily predicted text.
     """
     return Guesses.of(student, teacher).counted()
 
@@ -149,12 +149,12 @@ def cycles(accepted: Tensor, possible: Tensor) -> Tensor:
 def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     """Acceptance of drafters that feed predicted features back, by greedy decoding of chains along the text.
 
-    A cycle's first forward sees the true features up to the root, every further one the predicted features
-    as well; the tokens paired with them are the text's, since a chain only goes on while they are right. The
-    next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
+    A cycle's first forward pass reads the true features up to the root, later ones also the predicted features;
+    the tokens paired with them are the text's, since a chain continues only while they are correct. The next
+    cycle's root is the bonus. A masked position ends the chain, and no cycle starts there.
 
-    Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their networks take
-    that; others cycle by cycle.
+    Drafters with one level per forward pass predict from all positions at once (`MultiStep`) if their networks
+    support it; others cycle by cycle.
     """
     if drafter.block == 1 and drafter.spec.side_by_side:
         return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)
@@ -171,7 +171,7 @@ def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
 
 
 def _chain(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
-    """Returns the number of right levels of a chain below the root in each row; adds the levels asked to `total`."""
+    """Returns the number of correct levels of a chain below the root per row; adds the checked levels to `total`."""
     k = drafter.block
     support = support_of(drafter)
     accepted = dict.fromkeys(rows, 0)
@@ -209,7 +209,7 @@ def _add(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _shares(counts: Tensor) -> list[float]:
-    """Returns the share of right predictions of each level, of counts [2, levels], as far as it was asked."""
+    """Returns the share of correct predictions per level, from counts [2, levels], for levels with any."""
     return [right / asked for right, asked in takewhile(lambda pair: pair[1], counts.T.tolist())]
 
 

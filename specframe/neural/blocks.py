@@ -1,4 +1,4 @@
-"""The values of a draft's forward passes: what a layer is asked, and the blocks of nodes that were expanded."""
+"""The values of a draft's forward passes: a layer's queries, and the blocks of expanded nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Blocks:
-    """R expanded nodes of a draft: the layer's outputs for the k levels below each, and how to go on from there."""
+    """R expanded nodes of a draft: the layer's outputs for the k levels below each, and the state to continue with."""
 
     nodes: Tensor  # [B, R] int64
     outputs: Tensor  # [B, R, k, P], for the k levels below the node
@@ -56,7 +56,7 @@ class Blocks:
     def among(cls, parts: list[Blocks], nodes: Tensor) -> Blocks:
         """Selects nodes [B, F], each from one of the parts.
 
-        Usually all are in the last part. The host checks this where it need not wait; that costs less than joining.
+        Usually all are in the last part. The host checks this if it need not wait, since that costs less than joining.
         """
         if len(parts) == 1:
             return parts[0].take(nodes)
@@ -65,7 +65,7 @@ class Blocks:
         return cls.joined(parts).take(nodes)
 
     def places(self, nodes: Tensor) -> list[int] | None:
-        """The host's list of where these nodes [B, F] stand among the B R; None if one does not."""
+        """The indices of these nodes [B, F] among the B R, as a list on the host; None if one is missing."""
         count, places = self.nodes.shape[1], []
         for row, (own, wanted) in enumerate(zip(self.nodes.tolist(), nodes.tolist(), strict=True)):
             found = {own[place]: row * count + place for place in range(count - 1, -1, -1)}  # the first of equal ones
@@ -75,7 +75,7 @@ class Blocks:
         return places
 
     def select(self, places: list[int]) -> Blocks:
-        """Selects nodes by their places among the B R, as many of every row, [B F]."""
+        """Selects nodes by their indices among the B R, equally many of every row, [B F]."""
         batch, count = self.nodes.shape
         if places == [*range(batch * count)]:
             return self
@@ -116,7 +116,7 @@ class Blocks:
         )
 
     def stack(self, others: Blocks) -> Blocks:
-        """Stacks these rows above the others' rows, which have as many nodes."""
+        """Stacks these rows on the others' rows, which have equally many nodes."""
         return Blocks(
             nodes=torch.cat([self.nodes, others.nodes]),
             outputs=torch.cat([self.outputs, others.outputs]),
@@ -138,12 +138,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Queries:
-    """T entries of a forward, which sees S slots of the cache."""
+    """T entries of a forward pass that sees S slots of the cache."""
 
     inputs: Tensor  # [B, T, D]
     positions: Tensor  # [B, T] int64
     mask: Tensor  # [B, T, S] bool, which slots each of them sees
-    before: Tensor | None = None  # the same in all layers but the last; None: as there
+    before: Tensor | None = None  # the mask of all layers but the last; None: `mask`
 
     @classmethod
     def after(cls, masks: Tensor, position: Tensor, path: Tensor) -> Queries:
@@ -163,7 +163,7 @@ class Queries:
         )
 
     def followed_by(self, others: Queries) -> Queries:
-        """Returns these queries, which see nothing of the others, and after them the others."""
+        """Returns these queries followed by the others, which these do not see."""
         return Queries(
             inputs=torch.cat([self.inputs, others.inputs], 1),
             positions=torch.cat([self.positions, others.positions], 1),
@@ -191,7 +191,7 @@ def repeated(path: Tensor, count: int) -> Tensor:
 
 
 def _stacked(mask: Tensor, others: Tensor) -> Tensor:
-    """Stacks a mask [B, T, S] on one of as many slots or more, which its own queries do not see."""
+    """Stacks a mask [B, T, S] on one of at least S slots; its queries do not see the further slots."""
     return torch.cat([pad(mask, (0, others.shape[2] - mask.shape[2])), others], 1)
 
 
@@ -201,7 +201,7 @@ def _causal(length: int, device: torch.device) -> Tensor:
 
 
 def ends(values: Tensor, width: int, fresh: list[int]) -> Tensor:
-    """The last `width` positions of each row, [B, T, D] -> [B, width, D]; rows end with their fresh pairs."""
+    """The last `width` positions of each row, [B, T, D] -> [B, width, D], where rows end with their fresh pairs."""
     length = values.shape[1]
     if min(fresh) == max(fresh):
         return values[:, length - width :]

@@ -1,8 +1,8 @@
-"""A key/value cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
+"""A KV cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
 
 transformers' own caches append. Tree decoding needs more: a row's tokens are written at chosen slots, and only the
-accepted path of one forward's entries stays. Here all layers share one tensor, so that a path is kept in one go. It has
-room for a fixed number of rows, and stays where it is while rows come and go.
+accepted path of a forward pass stays. Here all layers share one tensor, so that a path is kept by one copy. The tensor
+has room for a fixed number of rows, and is not reallocated while rows come and go.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from specframe.neural.transfer import move_slots, tensor_on
 
 
 def cache_name(module: nn.Module) -> str:
-    """The name of the argument by which a module of transformers takes its cache.
+    """The name of the argument by which a module of transformers gets its cache.
 
-    It is `cache` as of release 5.24, and `past_key_values` before, and in models that were written before. A forward
-    pass that names neither passes its arguments on to one of the installed release.
+    It is `cache` from release 5.24 on, and `past_key_values` before and in models written before. A forward pass that
+    names neither passes its arguments on to a module of the installed release.
     """
     names = ("cache", "past_key_values")
     if found := [name for name in names if name in inspect.signature(module.forward).parameters]:
@@ -41,17 +41,17 @@ def cache_name(module: nn.Module) -> str:
 class SlotCache(Cache):
     """Keys and values at explicit slots per row, for `layers` layers, `capacity` slots and `rows` rows.
 
-    Storage is allocated at the first forward, when heads, dtype and device are known (and the number of rows, if it is
-    not given), and is zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
+    Storage is allocated at the first forward pass, when heads, dtype and device are known (and the number of rows, if
+    it is not given), and is zeroed, since a masked slot must hold finite numbers. Call `aim` before every forward pass.
     """
 
     rewindable = True
-    """True if committed entries can be dropped, one after the other."""
+    """True if the last committed entries can be dropped."""
 
     def __init__(
         self, layers: int, capacity: int, rows: int | None = None, widths: Callable[[int], int] | None = None
     ) -> None:
-        """Allocates `capacity` slots, or `widths(capacity)` of them where `widths` is given."""
+        """A cache of `capacity` slots, or of `widths(capacity)` if `widths` is given."""
         self._slot_layers = [SlotLayer(self, index) for index in range(layers)]
         super().__init__(layers=list(self._slot_layers))
         self._widths = widths
@@ -62,17 +62,16 @@ class SlotCache(Cache):
         self.row = 0
         self.listed: Listed | None = None
         self.guarded = False
-        """True if the last row holds entries of no row of the session yet: it must not be written as padding."""
+        """True if the last row holds entries read ahead of an admission: it must not be written as padding."""
         self._reached = 0  # slots from here on are zero in every row
         self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
         self._planes: dict[int, list[Tensor]] = {}  # by rows
 
     def aim(self, slots: int | Tensor, width: int, row: int = 0) -> None:
-        """Sets where the next forward writes, and that it sees the slots 0 .. width - 1.
+        """Sets the slots that the next forward pass writes, and that it sees the slots 0 .. width - 1.
 
-        `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row, which is the
-        faster of the two. The mask decides what a query sees within the width. The forward's batch is the rows from
-        `row` on.
+        `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row, which is
+        faster. The mask decides what a query sees within the width. The batch of the pass is the rows from `row` on.
         """
         self.slots = slots
         self.width = width
@@ -81,12 +80,12 @@ class SlotCache(Cache):
         self._reached = max(self._reached, width)
 
     def aim_at(self, visibility: Visibility, row: int) -> None:
-        """Sets what the next forward pass sees, and where it writes."""
+        """Sets the slots that the next forward pass sees and writes."""
         self.aim(visibility.slots, visibility.end, row)
         self.listed = visibility if isinstance(visibility, Listed) else None
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Takes note of each row's accepted path, the root first; here, `compact` moves their entries."""
+        """Receives each row's accepted path, the root first; does nothing, since `compact` moves the entries."""
 
     def clear(self) -> None:
         """Zeroes the written slots; the storage stays."""
@@ -95,10 +94,10 @@ class SlotCache(Cache):
         self._reached = 0
 
     def compact(self, source: Tensor, destination: int | Tensor) -> None:
-        """Copies slots in every layer, all reads before all writes: source is [B, J].
+        """Copies the slots source [B, J] in every layer, all reads before all writes.
 
         `destination` is a tensor [B, J], or the first of J consecutive slots that are the same in every row.
-        Destinations of one row must differ, or hold copies of the same source.
+        Destinations of a row must differ unless their source is the same.
         """
         if source.is_cpu:
             if isinstance(destination, int):
@@ -122,9 +121,9 @@ class SlotCache(Cache):
             move_slots(block, row, *pair)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
-        """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied.
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1.
 
-        Of these the first `width` slots, or all that were written.
+        Only rows that change place are copied: their first `width` slots, or all that were written.
         """
         moved = [(place, row) for place, row in enumerate(rows.tolist()) if place != row]
         if not moved:
@@ -160,13 +159,13 @@ class SlotCache(Cache):
         self._reached = max(self._reached, width)
 
     def reserve(self, end: int, most: int | None = None) -> None:
-        """Makes room for the slots below `end`: twice as many as before, or `most` where that is enough."""
+        """Makes room for the slots below `end`: doubles the capacity, up to `most` if that is enough."""
         if end > self.capacity:
             wanted = max(end, 2 * self.capacity)
             self.grow(wanted if most is None else max(end, min(wanted, most)))
 
     def grow(self, capacity: int) -> None:
-        """Makes room for at least `capacity` slots and keeps the written ones. Copies: grow in large steps."""
+        """Makes room for at least `capacity` slots and keeps the written ones. It copies, so grow in large steps."""
         more = capacity - self.capacity
         if more > 0:
             more = more if self._widths is None else self._widths(capacity) - self.capacity
@@ -195,10 +194,10 @@ class SlotCache(Cache):
         return self._blocks[block][plane]
 
     def planes(self, rows: int) -> list[Tensor]:
-        """The keys and values of all layers in turn, [rows, H, S, D] each, when there was a forward pass.
+        """The keys and values of all layers in turn, [rows, H, S, D] each, after the first forward pass.
 
-        They share memory with the cache, but torch does not know: a compiler takes each for a tensor of its own, and so
-        need not copy all when one is written. On a CUDA device graphs may count on their addresses.
+        They share memory with the cache, which torch does not know: a compiler treats each as a separate tensor, and
+        need not copy all when one is written. On a CUDA device graphs may rely on their addresses.
         """
         if rows not in self._planes:
             places = (place for layer in self._slot_layers for place in layer.places)
@@ -209,7 +208,7 @@ class SlotCache(Cache):
         return self._planes[rows]
 
     def storage(self, sample: Tensor) -> Tensor:
-        """Returns all layers' keys and values in one tensor [2 * layers, B, H, S, D], made like a sample [B, H, 1, D].
+        """All layers' keys and values as one tensor [2 * layers, B, H, S, D], allocated like a sample [B, H, 1, D].
 
         Layer `index` has its keys in plane 2 * index and its values in the next.
         """
@@ -218,13 +217,13 @@ class SlotCache(Cache):
         return self._blocks[0]
 
     def open(self, sample: Tensor, nodes: int) -> Any:
-        """None: keys and values are numbers, and no codes in planes."""
+        """None: keys and values are not quantized."""
 
     @property
     def every(self) -> Tensor:
-        """All layers' keys and values in one tensor [2 * layers, B, H, S, D]; there was a forward pass.
+        """All layers' keys and values as one tensor [2 * layers, B, H, S, D], after the first forward pass.
 
-        Raises CompositionError where layers have other shapes than each other.
+        Raises CompositionError if layers differ in their shapes.
         """
         if len(self._blocks) != 1:
             raise CompositionError("its layers keep keys and values of different shapes, which are not read together")
@@ -238,25 +237,25 @@ class SlotCache(Cache):
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's view of a SlotCache, in the shape transformers' attention layers expect."""
+    """One layer's view of a SlotCache, with the interface that transformers' attention layers expect."""
 
     is_sliding = False
 
     def __init__(self, cache: SlotCache, index: int) -> None:
         super().__init__()
-        self.cache: SlotCache = proxy(cache)  # not owned: in a circle the storage would wait for Python's collector
+        self.cache: SlotCache = proxy(cache)  # weak: a cycle would keep the storage until garbage collection
         self.index = index
         self.places: list[tuple[int, int]] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
-        """Takes its planes of the cache's storage."""
+        """Allocates or finds the layer's planes in the cache's storage."""
         values = key_states if value_states is None else value_states
         self.places = self.cache.place(self.index, key_states, values)
         self.look()
         self.is_initialized = True
 
     def look(self) -> None:
-        """Finds its keys and values in the cache's storage, [B, H, S, D] each."""
+        """Sets `keys` and `values` to views of the cache's storage, [B, H, S, D] each."""
         self.keys, self.values = (self.cache.plane(place) for place in self.places)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -273,7 +272,7 @@ class SlotLayer(CacheLayerMixin):
         else:
             rows = torch.arange(len(slots), device=slots.device)[:, None]  # [B, 1]
             keys[rows, :, slots] = key_states.transpose(1, 2).to(keys.dtype)  # [B, T, H, D]
-            values[rows, :, slots] = value_states.transpose(1, 2).to(values.dtype)  # autocast gives the two unlike ones
+            values[rows, :, slots] = value_states.transpose(1, 2).to(values.dtype)  # under autocast dtypes may differ
         listed = self.cache.listed
         if listed is None:
             return keys[:, :, :width], values[:, :, :width]
@@ -283,11 +282,11 @@ class SlotLayer(CacheLayerMixin):
         return torch.cat([seen[0], own[0]], 2), torch.cat([seen[1], own[1]], 2)  # [B, H, K + M, D]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys a query may see, and the first one's position."""
+        """The number of keys that a query may see, and the position of the first."""
         return self.cache.width, 0
 
     def get_seq_length(self) -> int:
-        """Position of the next query: the number of visible slots without those this forward writes."""
+        """Position of the next query: the number of visible slots without those that this pass writes."""
         slots = self.cache.slots
         return slots if isinstance(slots, int) else self.cache.width - slots.shape[1]
 

@@ -1,4 +1,4 @@
-"""Forward passes by torch.compile, for a few shapes: of a target's trees, and of a drafter's decoder layers."""
+"""Forward passes by torch.compile for a few shapes: a target's trees, and a drafter's decoder layers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from specframe.neural.layer import DecoderLayer
 
 log = logging.getLogger(__name__)
 SHAPES = 64
-"""Largest number of shapes of a model's forward pass that are compiled; further ones run as they are."""
+"""The most shapes of a model's forward pass that are compiled; further ones run eagerly."""
 NARROWEST = 256
 LONGEST = 64
-"""Largest number of a drafter's queries in a row that are compiled; those of most prompts are more."""
+"""The most queries per row of a drafter's compiled pass; most prompts have more and run eagerly."""
 VariantT = TypeVar("VariantT", bound=Hashable)
 
 
@@ -39,10 +39,10 @@ def width_of(positions: int) -> int:
 
 
 class FixedCache(Cache):
-    """Keys and values of every layer, [B, H, S, D] each, written at slots that a tensor names.
+    """Keys and values of every layer, [B, H, S, D] each, written at the slots in a tensor.
 
-    Layer `index` has its keys in plane 2 * index and its values in the next. The slots are [T] int64, for every row, or
-    [B, T].
+    Layer `index` has its keys in plane 2 * index and its values in the next. The slots are [T] int64, the same for
+    every row, or [B, T].
     """
 
     def __init__(self, planes: Sequence[Tensor], slots: Tensor) -> None:
@@ -67,22 +67,22 @@ class FixedCache(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Keys a query may see, and the first one's position."""
+        """The number of keys that a query may see, and the position of the first."""
         return self._planes[0].shape[2], 0
 
 
 class Steps(Generic[VariantT]):
-    """The compiled forward passes of a model, which are made when they are first needed.
+    """The compiled forward passes of a model, each compiled when it is first needed.
 
     Args:
-        name: the model, in messages.
-        make: the pass of a variant as a function of tensors alone: its inputs, and the planes of its cache.
-        backend: that of torch.compile.
+        name: the model's name in messages.
+        make: returns the pass of a variant as a function of tensors alone: its inputs and the planes of its cache.
+        backend: the backend of torch.compile.
     """
 
     def __init__(self, name: str, make: Callable[[VariantT], nn.Module], backend: str = "inductor") -> None:
         self.refused = False
-        """True if the model could not be compiled, or computed something else then."""
+        """True if the model could not be compiled, or its compiled pass gave other results."""
         self._name, self._make, self._backend = name, make, backend
         self._steps: dict[VariantT, Callable[..., tuple[Tensor, ...]]] = {}
         self._checked: set[tuple[object, ...]] = set()
@@ -97,8 +97,8 @@ class Steps(Generic[VariantT]):
     ) -> tuple[Tensor, ...] | None:
         """Runs a step, with padding; returns None, with a warning, if it cannot be compiled or differs from `eager`.
 
-        The inputs are [rows, nodes, ..] each, or [rows]. `eager` returns the expected first output, without padding,
-        and is called only for the first step of a shape.
+        Each input is [rows, nodes, ..] or [rows]. `eager` returns the expected first output, without padding, and is
+        called only for the first step of a shape.
         """
         rows, nodes = inputs[0].shape[:2]
         shape = (variant, *planes[0].shape, rows, nodes)
@@ -112,7 +112,7 @@ class Steps(Generic[VariantT]):
         log.warning(
             "compile: a forward pass of %s over %d x %d nodes in %d positions ..", self._name, *shape[-2:], width
         )
-        most = 8 * SHAPES  # of all models in this process
+        most = 8 * SHAPES  # the limit counts all models in this process
         try:
             limits = torch._dynamo.config.patch(recompile_limit=most, accumulated_recompile_limit=most)
             with limits, warnings.catch_warnings():
@@ -148,7 +148,7 @@ class StaticLayers(nn.Module):
 
     Args:
         layer: the decoder layers.
-        masks: the number of masks: one for all layers, or the last one's and that of the others.
+        masks: the number of masks: one for all layers, or one for the last layer and one for the others.
     """
 
     def __init__(self, layer: DecoderLayer, masks: int) -> None:
@@ -162,7 +162,7 @@ class StaticLayers(nn.Module):
         Args:
             inputs: [B, T, D].
             positions: [B, T] int64.
-            slots: [B, T] int64, where the cache gets their keys and values.
+            slots: [B, T] int64, at which their keys and values are written.
             others: the masks, [B, T, S] bool each, and the planes of the cache.
         """
         masks, planes = others[: self._masks], others[self._masks :]
@@ -173,8 +173,8 @@ class StaticLayers(nn.Module):
 class CompiledLayers:
     """A drafter's decoder layers by torch.compile.
 
-    Rows and queries are padded to powers of two, and the slots that a query may see are all those of the cache, in
-    powers of two. What a first pass fills, such as the cache of a prompt, runs as it is.
+    Rows and queries are padded to powers of two, and a query's visible slots are those of the whole cache, a power of
+    two. The first pass, which fills the cache with a prompt, runs eagerly.
     """
 
     def __init__(self, name: str, backend: str = "inductor") -> None:
@@ -182,13 +182,13 @@ class CompiledLayers:
         self._made: tuple[DecoderLayer, Steps[int]] | None = None
 
     def steps(self, layer: DecoderLayer) -> Steps[int]:
-        """The steps of the layers, by the number of masks; those of the last ones are kept."""
+        """The compiled steps of these layers, by the number of masks; only the latest layers' are cached."""
         if self._made is None or self._made[0] is not layer:
             self._made = layer, Steps[int](self.name, lambda masks: StaticLayers(layer, masks), self.backend)
         return self._made[1]
 
     def run(self, layer: DecoderLayer, queries: Queries, cache: SlotCache) -> Tensor:
-        """The outputs of queries, [B, T, P], over an aimed cache; as it is where no step computes them."""
+        """The outputs of queries, [B, T, P], over an aimed cache; computed eagerly if no compiled step can."""
         batch, count, _ = queries.inputs.shape
         steps, outputs, last = self.steps(layer), None, cache.layers[-1]
         started = isinstance(last, SlotLayer) and last.is_initialized and cache.row == 0
@@ -202,7 +202,7 @@ class CompiledLayers:
 
 
 def padded(queries: Queries, cache: SlotCache, rows: int, nodes: int) -> tuple[Tensor, ...]:
-    """The inputs of `StaticLayers`, padded in rows and queries: padding writes to free slots, and sees those."""
+    """The inputs of `StaticLayers`, padded in rows and queries; padding writes to free slots and sees only these."""
     batch, count, _ = queries.inputs.shape
     more_rows, more = rows - batch, nodes - count
     own = torch.arange(cache.width - count, cache.width + more, device=queries.inputs.device).repeat(rows, 1)

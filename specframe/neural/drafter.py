@@ -1,4 +1,4 @@
-"""The shell of a neural drafter: all that does not depend on its network."""
+"""The shell of a neural drafter: everything that does not depend on its network."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class NeuralDrafter(Generic[NetworkT]):
-    """A drafter that shares the target's embedding and LM head, and has a network of its own.
+    """A drafter that shares the target's embedding and LM head, and has its own network.
 
-    A family gives its `name`, the network that `build` makes, and the `identity` that a checkpoint and the drafter must
-    agree on; its network is a `DraftNetwork`. The rest is the same for all: binding, weights that are
-    checked, loaded and saved, a head or one of the network's own, a head that is trained by itself while the network
-    is frozen, confidence, the session, and training.
+    A family defines its `name`, the network that `build` makes, and the `identity` that a checkpoint and the drafter
+    must agree on; its network is a `DraftNetwork`. The rest is common to all: binding, checking, loading and
+    saving of weights, a separate head or the network's own LM heads, training of a head alone with the network
+    frozen, confidence, the session, and training.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained, the same in every run.
@@ -53,14 +53,14 @@ class NeuralDrafter(Generic[NetworkT]):
     promise: Promise = Promise()
     taps: frozenset[str] = frozenset({"last"})
     spec: PairSpec = PairSpec()
-    """Features that it reads, and the use of its predictions; like the next two, the network's from bind on."""
+    """Features that it reads, and the use of its predictions; like the next two, set from the network by `bind`."""
     block: int = 1
-    """Distance of the first prediction from its entry; 0 where a draft's nodes have features of their own."""
+    """Distance of the first prediction from its entry; 0 if draft nodes have the target's own features."""
     levels: int = 1
-    """Number of predictions it makes from an entry in training."""
+    """Number of predictions from an entry in training."""
     window: TextWindow | None = None
     """The committed pairs that drafts see; None: all."""
-    _known: int | None = None  # so many first tokens its own LM heads have rows for; None: all
+    _known: int | None = None  # number of first tokens that its own LM heads have rows for; None: all
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return seeded(lambda: self.build(target), target)
 
     def filled(self, target: NeuralTarget, folder: str | Path, *, file: str = checkpoint.WEIGHTS) -> NetworkT:
-        """A network with the weights of a file. Raises WeightsError, all misfits listed, if they are another's."""
+        """A network with the weights of a file. Raises WeightsError, all misfits listed, if they do not fit."""
         network = seeded(lambda: self.build(target), target)
         rows = KnownRows(target.vocab_size)
         checkpoint.load(network, folder, file=file, fit=rows)
@@ -124,7 +124,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return with_options(session, self.name, self.window, self.compiled)
 
     def bind(self, target: Target) -> None:
-        """Builds the network after the target's own shape, or loads it.
+        """Builds the network in the target's shape, or loads it.
 
         Raises CompositionError for a target without hidden states, WeightsError for weights that do not
         fit, all misfits listed.
@@ -148,13 +148,13 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @property
     def module(self) -> nn.Module:
-        """The network; with a head that has weights of its own, that head alone. Empty before bind."""
+        """The network; with a head that has its own weights, that head alone. Empty before bind."""
         if isinstance(self.head, Trainable):
             return self.head.module
         return nn.Module() if self._bound is None else self.network
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, for `weights` to load again: the head's, where `module` is it."""
+        """Writes config.json and model.safetensors of `module`, for `weights`, or the head's `weights`, to load."""
         if isinstance(self.head, Trainable):
             self.head.save(folder)
         else:
@@ -173,19 +173,19 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @property
     def decoding(self) -> NetworkT:
-        """The network that drafts: with `quantize` on a CPU a quantized copy, made again when weights changed."""
+        """The network that drafts: with `quantize` on a CPU, a quantized copy, made again when weights change."""
         target, network = self._both()
         if self.quantize is None or not rounds(f"drafter {self.name}", self.quantize, target.device):
             return network
         return self._quantized.of(network, partial(self.round, quantization=self.quantize))
 
     def round(self, network: NetworkT, quantization: Quantization) -> NetworkT:
-        """A quantized copy of the network; a family whose matrices are not all linear layers rounds the others."""
+        """A quantized copy of the network; a family overrides it if not all matrices are linear layers."""
         return round_layers(network, quantization)
 
     @property
     def support(self) -> Tensor | None:
-        """The tokens that its logits are of, int64 [v]: the head's, or the network's own; None: the vocabulary."""
+        """The tokens of its logits' columns, int64 [v]: the head's, or the network's own; None: the vocabulary."""
         if self._reader is not None:
             return None
         if self._known is not None and self.head is None:
@@ -193,18 +193,18 @@ class NeuralDrafter(Generic[NetworkT]):
         return support_of(self.head if self.head is not None else self.network if self._bound else None)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Fuses the taps' features, side by side, into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
+        """Fuses the taps' concatenated features into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
         return self._plan.fuse(features)
 
     def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Predicted:
-        """The predictions along texts, [B, n, D], [B, n + K - 1], as `FeatureDrafter` has them."""
+        """The predictions along texts, [B, n, D], [B, n + K - 1]: see `FeatureDrafter.unroll`."""
         return self._plan.unroll(features, tokens, self.target.embed, positions, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Applies the head, or the target's, to the network's outputs: [.., H] -> [.., V]."""
-        hidden = hidden.contiguous()  # of strided rows with gradients, PyTorch multiplies each by a copy of the weights
+        """Applies the head, or the target's LM head, to the network's outputs: [.., H] -> [.., V]."""
+        hidden = hidden.contiguous()  # for strided rows with gradients, PyTorch would copy the weights for each
         if self._reader is not None:
             return self._reader(hidden)
         return self.target.head(hidden) if self.head is None else self.head(hidden)
@@ -216,21 +216,21 @@ class NeuralDrafter(Generic[NetworkT]):
         return self.logits(predicted.hidden)
 
     def frozen_head(self, predicted: Predicted) -> Callable[[Tensor], Tensor] | None:
-        """The LM head of predictions where it has no weights that are trained, [.., H] -> [.., v]; None otherwise."""
+        """The LM head of predictions if none of its weights is trained, [.., H] -> [.., v]; None otherwise."""
         own = self.head is None and predicted.read is not None
         return None if own or self._reader is not None or isinstance(self.head, Trainable) else self.logits
 
     def reading(self, reader: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this drafter with another function from its head's inputs to logits, [.., H] -> [.., v].
 
-        A rollout that trains a head needs it, where the head learns something else than the logits of tokens.
+        A rollout uses it to train a head that learns something other than the logits of tokens.
         """
         twin = copy.copy(self)
         twin._reader = reader
         return twin
 
     def twin(self) -> Self:
-        """A copy whose network has the same tensors, to be read in another way."""
+        """A copy whose network shares the tensors, so that it can use them in another way."""
         target, network = self._both()
         shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
         drafter = copy.copy(self)
@@ -239,9 +239,9 @@ class NeuralDrafter(Generic[NetworkT]):
         return drafter
 
     def alternatives(self) -> Mapping[str, Self]:
-        """The weights as other programs may have meant them, by the entries that config.json would have then.
+        """Copies with other interpretations of the weights, by the entries that config.json would then have.
 
-        `specframe doctor` tries them. A family whose switches leave the tensors' shapes alone gives twins here.
+        `specframe doctor` tries them. A family with switches that do not change the tensors' shapes returns twins.
         """
         return {}
 
@@ -270,7 +270,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @without_gradients
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed pairs; rows that come with a prompt are new, and follow the others."""
+        """Adds the committed pairs; rows that come with a prompt are new, and follow the others."""
         self._running().commit(committed)
 
     @without_gradients

@@ -1,4 +1,4 @@
-"""The target's features that a drafter pairs with tokens, and committed pairs that wait to be taken in."""
+"""The target's features that a drafter pairs with tokens, and committed pairs that are not cached yet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specframe.neural.transfer import tensor_on
 
 
 class KeptFeatures(Mapping[str, Tensor]):
-    """The features of the nodes that a commit keeps, [B, M, D] by tap, each gathered once it is asked for.
+    """The features of the nodes that a commit keeps, [B, M, D] by tap, each gathered at the first access.
 
     Args:
-        scored: the features of all nodes that were scored, [B, N, D].
-        paths: the nodes of each row, the root first.
-        nodes: makes the same as a tensor, [B, M], with any node after a row's last.
+        scored: the features of all scored nodes, [B, N, D].
+        paths: the kept nodes of each row, the root first.
+        nodes: returns the paths as a tensor, [B, M], with arbitrary nodes after a row's last.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class KeptFeatures(Mapping[str, Tensor]):
         self._found: dict[str, Tensor] = {}
 
     def __getitem__(self, tap: str) -> Tensor:
-        """Those of a row alone are taken whole, or as they stand: sooner done than element by element."""
+        """Gathers a tap's features; a single row is sliced or indexed, which is faster than a gather."""
         if tap not in self._found:
             values, path = self.scored[tap], self.paths[0]
             if len(self.paths) > 1:
@@ -50,18 +50,18 @@ class KeptFeatures(Mapping[str, Tensor]):
 
 
 def gather(spec: PairSpec, features: Mapping[str, Tensor]) -> Tensor:
-    """The features of a spec's taps side by side, those `given` at the end: [.., A D] of [.., D] each."""
+    """Concatenates the features of a spec's taps, those `given` last: [.., D] each -> [.., A D]."""
     parts = [features[tap] for tap in spec.reads]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 class TapFusion(nn.Module):
-    """Several taps fused into one: a root mean square norm of each, then a linear map (EAGLE-3.1's `fc_norm`, `fc`).
+    """Fuses several taps into one: a root mean square norm of each, then a linear map (EAGLE-3.1's `fc_norm`, `fc`).
 
     Args:
-        taps: how many, A.
-        size: the width of each, D, and of the result.
-        eps: of the norms.
+        taps: the number of taps, A.
+        size: the width of each tap, D, and of the result.
+        eps: the epsilon of the norms.
     """
 
     def __init__(self, taps: int, size: int, *, eps: float = 1e-6) -> None:
@@ -83,11 +83,11 @@ class TapFusion(nn.Module):
 
 
 class LastFeature:
-    """The feature of the token before the root, of every row.
+    """The decoding state that consists of each row's feature of the token before the root.
 
     Args:
-        expand: the predictions below each frontier node, given these features [B, D].
-        spec: which features.
+        expand: returns the predictions below each frontier node, given these features [B, D].
+        spec: the features to keep.
     """
 
     def __init__(self, expand: Callable[[Tensor, Frontier], Predicted], spec: PairSpec) -> None:
@@ -97,13 +97,13 @@ class LastFeature:
 
     @property
     def features(self) -> Tensor:
-        """The features [B, D]. Raises CompositionError before anything was committed."""
+        """The features [B, D]. Raises CompositionError before the first commit."""
         if self._features is None:
             raise CompositionError("a drafter was asked for a draft before anything was committed")
         return self._features
 
     def commit(self, committed: Committed) -> None:
-        """Keeps the last of the committed features; rows that come with a prompt follow the others."""
+        """Keeps the last committed features; rows that come with a prompt follow the others."""
         features = gather(self._spec, committed.features)
         last = features[torch.arange(len(features), device=features.device), committed.count - 1]
         joins = committed.prompt is not None and self._features is not None
@@ -120,32 +120,32 @@ class LastFeature:
 
 @dataclass(frozen=True)
 class Pending:
-    """Newly committed pairs of the last B rows, which the next draft's first forward takes in."""
+    """Newly committed pairs of the last B rows, which the next draft's first forward pass caches."""
 
     first: int  # rows before this one have nothing pending
     pairs: tuple[Tensor, ...]  # [B, M, ..] each, as entries
-    fresh: list[int]  # how many of the M are a row's
-    starts: list[int]  # how many each row had before
-    held: list[int]  # and has with them
+    fresh: list[int]  # number of pending entries of each row, at most M
+    starts: list[int]  # number of entries that each row had before
+    held: list[int]  # number of entries that it has with them
 
     def after(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
-        """Returns the state of all rows, given that of the others and that of these rows now."""
+        """Returns the state of all rows, given that of the others and the new state of these rows."""
         return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
 
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A commit whose entries no draft has read yet; its rows may move and leave until then."""
+    """A commit whose entries no draft has read yet; until then its rows may move or leave."""
 
     rows: Sequence[int | None]  # the session's row of each of the B; None: it has left
-    fresh: list[int]  # how many entries are a row's
+    fresh: list[int]  # number of entries of each row
     committed: Committed
     entries: tuple[Tensor, ...] | None = (
-        None  # [B, M, ..] each; None: the committed pairs, read once a draft is asked for
+        None  # [B, M, ..] each; None: the committed pairs, read once a draft is requested
     )
 
     def pairs(self, spec: PairSpec) -> tuple[Tensor, ...]:
-        """The entries, [B, M, ..] each: tokens and features side by side, if they are the committed pairs."""
+        """The entries, [B, M, ..] each: tokens and concatenated features if they are the committed pairs."""
         if self.entries is not None:
             return self.entries
         longest, features = max(self.fresh), self.committed.features
@@ -160,9 +160,9 @@ class PendingCommit:
 
 
 def by_row(commits: Sequence[PendingCommit], counts: list[int], spec: PairSpec) -> tuple[Tensor, ...]:
-    """The entries of several commits by row, each row's in their order: [B, M, ..] each.
+    """Merges the entries of several commits by row, in order: [B, M, ..] each.
 
-    They are of a session's last B rows, `counts` of each.
+    They belong to a session's last B rows, `counts` to each.
     """
     first = min(row for commit in commits for row in commit.rows if row is not None)
     entries = [commit.pairs(spec) for commit in commits]

@@ -1,4 +1,4 @@
-"""One forward pass over a memory: of targets and drafting models, by all of their layers or some."""
+"""One forward pass over a KV cache, by all layers or some, of targets and drafting models."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ Found = TypeVar("Found")
 Features = Mapping[str, Tensor]
 """Features [B, T, D] by their taps."""
 Keep = Tensor | slice
-"""The positions whose logits are made, as an index of the T: a slice, or for each row its own, [B, E] int64."""
+"""The positions whose logits are computed, as an index of the T: a slice, or indices per row, [B, E] int64."""
 EVERY = slice(None)
 """The logits of all positions."""
 NONE = slice(0)
 """No logits: the LM head does not run."""
 LIMITS = {8: 1e-6, 4: 1e-3}
-"""Largest error of a logit, as a share of the largest logit, by the bytes of a number."""
+"""Largest error of a logit, as a share of the largest logit, by the dtype's bytes."""
 LOOSE = 2e-1
 """Largest error of a logit below full precision, as a share of the largest logit."""
 REROUTED = 0.2
-"""Share of the logits that may be off below full precision, at least one: a router may pick another expert at a near
-tie, and rounded activations may diverge on senseless texts."""
+"""Share of the logit vectors that may be off below full precision, at least one: a router may pick another expert at a
+near tie, and rounded activations may diverge on random texts."""
 
 GreedyRun = Callable[["TokenTree", "SlotMap", frozenset[str], int], tuple[Features, "Verdict | None"]]
 """A pass over a tree, given rows, taps and the most positions of a row: its features, `best` and `last` among them, and
-the verdict that accepts the most likely tokens, None where it is not known."""
+the verdict that accepts the argmax tokens, or None."""
 Output = tuple[Tensor | None, Features]
-"""The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
+"""The logits [B, E, V] of the kept positions, None for `NONE`, and the taps' features [B, T, D]."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass: the tokens, where they stand and what they see, the layers that run, and what is asked of it.
+    """One forward pass: its tokens, their positions and visible slots, the layers that run, and the outputs wanted.
 
-    `layer.K` is layer K's output, counted from 0, as it enters the next; `last` is the LM head's input, after the last
-    layer that runs; `best` [B, T] int64 is the first token of the largest logit, -1 where that is not a number.
-    `query.K` are the queries of layer K, rotated and scaled: their products with keys are what the softmax of its
-    attention gets. A text that is read gives those of its last `NEWEST_QUERIES` tokens alone: see `Newest`.
+    `layer.K` is the output of layer K, counted from 0, as it enters the next; `last` is the LM head's input, after the
+    last layer that runs; `best` [B, T] int64 is the first token of the largest logit, -1 where that is not a number.
+    `query.K` are the queries of layer K, rotated and scaled, so that their products with keys are the inputs of its
+    attention's softmax. For a text only the last `NEWEST_QUERIES` tokens have queries: see `Newest`.
     """
 
     tokens: Tensor  # [B, T] int64
@@ -60,11 +60,11 @@ class Pass:
     visibility: Visibility
     row: int = 0  # the memory's row of the first row
     states: Tensor | None = None  # [B, T, D], input of the first layer that runs; None: the tokens' embeddings
-    layers: LayerChoice | None = None  # those that are not chosen pass their input on; None: all run
+    layers: LayerChoice | None = None  # layers that are not chosen pass their input on; None: all run
     taps: frozenset[str] = frozenset()  # of the features to return
     rounded: bool = False  # True if layers' features may come in the model's dtype: no layer goes on from them
     keep: Keep = field(default_factory=lambda: EVERY)  # the positions whose logits to return
-    places: Tensor | None = None  # [.., B, T] int64, what the model is given as positions; None: `positions`
+    places: Tensor | None = None  # [.., B, T] int64, positions passed to the model; None: `positions`
     inputs: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, such as images
 
     def selected(self, values: Tensor) -> Tensor:
@@ -82,37 +82,37 @@ class Forward(Protocol):
 
     @property
     def head(self) -> nn.Module:
-        """The LM head, as it computes where no gradients are wanted."""
+        """The LM head as computed without gradients."""
 
     @property
     def windows(self) -> bool:
-        """True if every kind of layer is given a mask of its own, as sliding windows need where they hide something."""
+        """True if each kind of layer gets its own mask, as sliding windows need once they hide something."""
 
     @property
     def widths(self) -> Callable[[int], int] | None:
-        """Function from the number of slots needed to the number that its memory has; None: any number is possible."""
+        """Function from the number of slots needed to the number to allocate; None: any number is possible."""
 
     @property
     def finds_best(self) -> bool:
-        """True if it has the tap `best`, in less time than logits take."""
+        """True if it has the tap `best`, computed faster than logits."""
 
     @property
     def greedy(self) -> GreedyRun | None:
-        """The pass over a whole tree with the tap `best`, without logits, where it has one that begins sooner."""
+        """A pass over a whole tree with the tap `best` and without logits, with less overhead; None if it has none."""
 
     @property
     def cache(self) -> str | None:
-        """The form in which it keeps keys and values; None: the one in which it computes them."""
+        """The format in which it stores keys and values; None: the one in which it computes them."""
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the pass. Keys and values are written into the memory, at the slots that `visibility` names."""
 
 
 class Newest:
-    """The last tokens of texts, of which queries are kept; those of a whole prompt take more room than its keys.
+    """The last tokens of texts, whose queries are kept; queries of a whole prompt would take more room than its keys.
 
-    They are [B, W, ..], the newest last, for W the smaller of `NEWEST_QUERIES` and the longest text; 0 before a text's
-    first.
+    They are [B, W, ..], the newest last, where W is the smaller of `NEWEST_QUERIES` and the longest text's length;
+    shorter texts are padded with 0 on the left.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
@@ -122,11 +122,11 @@ class Newest:
         self._first = min(lengths) - width
 
     def begin_before(self, end: int) -> bool:
-        """True if the first of them may be a token before `end`."""
+        """True if one of them may be a token before `end`."""
         return end > self._first
 
     def put(self, newest: Tensor, values: Tensor, begin: int = 0, rows: slice = EVERY) -> None:
-        """Writes those among the tokens from `begin` on, of values [R, T, D], into the rows of `newest` [B, W, D]."""
+        """Copies the last tokens' values, of values [R, T, D] from token `begin` on, into `newest` [B, W, D]."""
         places = self._places[rows] - begin
         inside = (places >= 0) & (places < values.shape[1])
         found = gather_each(values, places.clamp(0, values.shape[1] - 1))
@@ -145,19 +145,18 @@ def is_query(tap: str) -> bool:
 class GroupedForward:
     """A forward pass whose layers get one input in groups of `together` (EasySpec, Wu et al. 2025, section 3).
 
-    The attentions of a group read the group's input x, each on a device of its own if there are several. The MLPs then
-    run in order, each on the sum of x, the attentions' outputs up to its own layer's and the MLPs' before it. With
-    `whole` a group of layers L is x + sum over L of (L(x) - x), MLPs included, which is faster and further from the
-    model. The first layer and the last are in no group. What was computed so is an approximation: keys and values
-    included.
+    The attention blocks of a group read the group's input x, each on its own device if there are several. The MLPs then
+    run in order, each on the sum of x, the attention outputs up to its own layer and the MLP outputs before it. With
+    `whole` a group of layers L is x + sum over L of (L(x) - x), MLPs included, which is faster and less accurate. The
+    first and the last layer are in no group. All results are approximate, keys and values included.
 
     Args:
         inner: the model's own forward pass.
-        together: how many layers a group has; the last one has what is left.
-        whole: whether MLPs get one input, too.
-        count: how many layers there are.
-        embed: the tokens' embeddings, as the first layer gets them, [B, T] -> [B, T, D].
-        end: the logits [B, E, V] that a pass keeps, given the states [B, T, D] after the last layer.
+        together: the number of layers in a group; the last group has the remaining ones.
+        whole: whether the MLPs of a group also get one common input.
+        count: the number of layers.
+        embed: returns the tokens' embeddings, as the first layer reads them, [B, T] -> [B, T, D].
+        end: returns the logits [B, E, V] of a pass's kept positions, given the states [B, T, D] after the last layer.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class GroupedForward:
         self._embed, self._end = embed, end
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs all layers, or the chosen ones as a whole; such a pass has no taps."""
+        """Runs all layers, or the chosen ones with attention and MLP; such a pass has no taps."""
         assert not asked.taps, "what a group of layers computes has no taps"
         states = self._embed(asked.tokens) if asked.states is None else asked.states
         for group in self._groups(range(self._count) if asked.layers is None else asked.layers.kept):
@@ -198,7 +197,7 @@ class GroupedForward:
     def _layer(
         self, asked: Pass, memory: SlotCache, states: Tensor, layer: int, *, attention: bool = True, mlp: bool = True
     ) -> Tensor:
-        """The states [B, T, D] after a layer, or after one half of it."""
+        """The states [B, T, D] after a layer, or after its attention or MLP alone."""
         tap = f"layer.{layer}"
         halves = [tuple(half and index == layer for index in range(self._count)) for half in (attention, mlp)]
         alone = replace(
@@ -208,7 +207,7 @@ class GroupedForward:
 
 
 class HookedForward(nn.Module):
-    """A forward pass that runs as a module's does, so that hooks can time it."""
+    """A forward pass as a module, so that hooks can time it."""
 
     def __init__(self, inner: Forward) -> None:
         super().__init__()
@@ -216,7 +215,7 @@ class HookedForward(nn.Module):
 
     @property
     def skips_invalid(self) -> bool:
-        """True if a pass for argmax tokens alone computes nothing for the nodes of a tree that are not valid."""
+        """True if a pass for argmax tokens alone computes nothing for invalid nodes of a tree."""
         return self.inner.greedy is not None
 
     def forward(self, asked: Pass, memory: SlotCache) -> Output:
@@ -224,7 +223,7 @@ class HookedForward(nn.Module):
         return self.inner.run(asked, memory)
 
     def __call__(self, asked: Pass, memory: SlotCache) -> Output:
-        """Runs it between its hooks; a module's call looks for a dozen other things, which takes a while."""
+        """Runs it between its hooks, without the overhead of a module's call."""
         return self.between(self.forward, asked, memory)
 
     def between(self, run: Callable[Given, Found], *inputs: Given.args, **named: Given.kwargs) -> Found:
@@ -245,7 +244,7 @@ Run = Callable[[Pass, SlotCache], Output]
 
 
 def without_gradients(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function under `torch.no_grad`, which is not entered again where gradients are off: that takes a while."""
+    """Wraps a function in `torch.no_grad`, which is not entered if gradients are already off, to save time."""
 
     @wraps(function)
     def run(*args: Given.args, **named: Given.kwargs) -> Found:
@@ -258,7 +257,7 @@ def without_gradients(function: Callable[Given, Found]) -> Callable[Given, Found
 
 
 def without_tracking(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function under `torch.inference_mode`, which is not entered again within another."""
+    """Wraps a function in `torch.inference_mode`, which is not entered again within another."""
 
     @wraps(function)
     def run(*args: Given.args, **named: Given.kwargs) -> Found:
@@ -271,7 +270,7 @@ def without_tracking(function: Callable[Given, Found]) -> Callable[Given, Found]
 
 
 def gather_each(values: Tensor, places: Tensor) -> Tensor:
-    """The entries of each row at its own places: [B, T, D], [B, E] -> [B, E, D]."""
+    """Gathers each row's entries at its own indices: [B, T, D], [B, E] -> [B, E, D]."""
     return values[torch.arange(len(places), device=places.device)[:, None], places]
 
 
@@ -281,9 +280,9 @@ def limit_of(dtype: torch.dtype) -> float:
 
 
 def agree(found: Tensor, wanted: Tensor, limit: float | None = None) -> bool:
-    """Returns whether logits [..., V] of one model, computed in two ways, are equal but for rounding.
+    """Returns whether logits [..., V] of one model, computed in two ways, are equal up to rounding.
 
-    Without a `limit`, full precision is taken for float32, in which norms are computed at most.
+    Without a `limit`, float64 counts as float32, the highest precision of norms.
     """
     if limit is None:
         limit = LIMITS[4] if wanted.dtype.itemsize >= 4 else LOOSE

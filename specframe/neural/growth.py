@@ -1,4 +1,4 @@
-"""A drafter's beam searches as one native call each, where native code knows all modules of its network."""
+"""A drafter's beam searches as one native call each, if native code implements all modules of its network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NativeHead:
-    """A head of a product alone: its matrix, the tokens of the logits, and their embeddings."""
+    """A head that is a single matrix product: its matrix, the tokens of the logits, and their embeddings."""
 
     matrix: QuantizedLinear
     support: Tensor | None  # [v] int64; None: the whole vocabulary
@@ -41,7 +41,7 @@ class NativeHead:
 
 
 def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft | None:
-    """The drafts of a network and a head; None where the native library cannot compute them."""
+    """The native drafts of a network and a head; None if the native library cannot compute them."""
     if modules is None or modules.layer.packed is None:
         return None
     entry, fusion, norm = modules.entry, modules.fusion, modules.norm
@@ -69,10 +69,10 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
 
 
 class NativeSearch:
-    """The beam searches of a session, each as one native call with the committed pairs that are new.
+    """The beam searches of a session, each as one native call that also reads the newly committed pairs.
 
-    `taps` are those that native code reads as the target gives them, none where PyTorch makes a pair's feature of them;
-    `table` has the embeddings of all tokens, [V, D], where these are the rows of one.
+    `taps` are the features that native code reads directly from the target; empty if PyTorch fuses them. `table` is
+    the embedding table of all tokens, [V, D], if embeddings are its rows.
     """
 
     def __init__(self, session: FeatureSession, draft: NativeDraft, taps: Sequence[str], table: Tensor | None) -> None:
@@ -80,7 +80,7 @@ class NativeSearch:
         self._draft = draft
         self._taps = taps
         self._table = table
-        self._written: tuple[object, Tensor, Tensor] | None = None  # what the session carries, as native code wrote it
+        self._written: tuple[object, Tensor, Tensor] | None = None  # the session's carried state in native form
 
     @without_gradients
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
@@ -123,9 +123,9 @@ class NativeSearch:
         return tree, passes
 
     def _carried(self) -> tuple[Tensor, Tensor]:
-        """An LSTM's states, [B, L, 2, D], and what it made of the last pairs, [B, K - 1, D], as native code takes them.
+        """An LSTM's states, [B, L, 2, D], and its outputs for the last pairs, [B, K - 1, D], in native form.
 
-        Those that it wrote last are as they were left: in the network's dtype they are made once PyTorch asks.
+        States that native code wrote last are reused; they are converted to the network's dtype only for PyTorch.
         """
         session = self._session
         if self._written is not None and session.carried is self._written[0]:
@@ -134,7 +134,7 @@ class NativeSearch:
         return states, session.tail.float().contiguous()
 
     def _new(self, pending: Pending) -> tuple[Pending, NewPairs]:
-        """The pending pairs, and the same for native code, which gathers and fuses those of one commit itself."""
+        """The pending pairs, also in native form; native code itself gathers and fuses those of a single commit."""
         session = self._session
         committed = session.single_commit
         if committed is None or not self._taps:
@@ -152,13 +152,13 @@ class NativeSearch:
 
 
 def _in_dtype(states: Tensor, tail: Tensor, dtype: torch.dtype) -> Carried:
-    """The values that a session carries, of an LSTM's states [B, L, 2, D] and its last outputs in float32."""
+    """A session's carried values from an LSTM's states [B, L, 2, D] and its last outputs, both in float32."""
     hidden, cell = states.to(dtype).transpose(0, 1).unbind(2)  # [L, B, D] each
     return (hidden.contiguous(), cell.contiguous()), tail.to(dtype)
 
 
 class NativeSearches:
-    """Makes the searches of a drafter's sessions; native code's part of a network is made once."""
+    """Makes the searches of a drafter's sessions; a network's native form is made once."""
 
     def __init__(self) -> None:
         self._made: tuple[nn.Module, QuantizedLinear | None, NativeDraft | None] | None = None
@@ -171,9 +171,9 @@ class NativeSearches:
         support: Tensor | None,
         target: NeuralTarget,
     ) -> SearchBeam | None:
-        """The search of a network's session, for logits that are the product with a matrix, over a support.
+        """The native search of a network's session, for logits that are the product with a matrix, over a support.
 
-        None where drafts are searched level by level: the head or the network is something else.
+        None if drafts must be searched level by level, since the head or the network has no native form.
         """
         embed = target.embed
         if self._made is None or self._made[0] is not network or self._made[1] is not matrix:

@@ -1,4 +1,4 @@
-"""Optional abilities of heads, heads that read a part of the LM head, and heads that belong to one level each."""
+"""Optional abilities of heads, heads that read a part of the LM head, and heads for one level each."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class DivisibleTarget(NeuralTarget, Protocol):
     """A neural target whose LM head can be read in part: the targets `hf` and `table`."""
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone, T of them: a function [..., D] -> [..., T], differentiable.
+        """The LM head restricted to these T tokens: a differentiable function [..., D] -> [..., T].
 
-        Rows of a slice are shared with the target, those of int64 [T] are copied, once; with `quantize` into blocks of
-        4 or 8 bits. Raises CompositionError for a head that has no rows, or none that can be quantized.
+        Rows of a slice are shared with the target, rows of int64 [T] are copied once, with `quantize` into blocks of
+        4 or 8 bits. Raises CompositionError for a head without rows, or without rows that can be quantized.
         """
         ...
 
@@ -43,8 +43,8 @@ def divisible(target: NeuralTarget, head: str) -> DivisibleTarget:
 def support_of(part: object) -> Tensor | None:
     """The tokens of the logits' columns of a head or drafter, int64 [v]; None: the whole vocabulary.
 
-    A part that proposes from some of the tokens has these as `support`, from bind on; and a head the size of the whole
-    vocabulary as `vocab`.
+    A part that proposes from some of the tokens has them as `support`, from `bind` on; such a head has the size of the
+    whole vocabulary as `vocab`.
     """
     support: Tensor | None = getattr(part, "support", None)
     return support
@@ -64,16 +64,16 @@ def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Propos
 def make_student(
     model: FeatureDrafter, predicted: Predicted, position: Tensor, mask: Tensor, level: Tensor
 ) -> LazyStudent:
-    """The predictions [B, n, K, ..] as a student of n K, with features where the drafter imitates some.
+    """The predictions [B, n, K, ..] as a student of n K, with features if the drafter imitates some.
 
-    Logits are made when they are read, where the drafter has a frozen LM head for all predictions: its `frozen_head`.
+    Logits are computed on demand if the drafter has a frozen LM head for all predictions, its `frozen_head`.
 
     Args:
         model: the drafter.
         predicted: its predictions.
         position: [B, n K] int64, the teacher's positions that they imitate.
-        mask: [B, n K] bool, the ones that count.
-        level: [n K] int64, how far below the last true feature they are.
+        mask: [B, n K] bool, the predictions that count.
+        level: [n K] int64, their number of levels below the last true feature.
     """
     tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
     frozen: Callable[[Predicted], Callable[[Tensor], Tensor] | None] | None = getattr(model, "frozen_head", None)
@@ -103,8 +103,8 @@ class Depths:
     def of(cls, frontier: Frontier, depth: Tensor, drafter: str, heads: int) -> Depths:
         """The depths [B, F] of a frontier's nodes, for a drafter with `levels` heads.
 
-        Raises CompositionError in the drafter's name for a node below which there is no head. Which heads answer is
-        control flow, so the host must know it, once for every forward below the root.
+        Raises CompositionError in the drafter's name for a node without a head for its next level. The choice of heads
+        is control flow, so the host reads it once for every forward pass below the root.
         """
         found = depth.unique().tolist() if frontier.tree.levels else [0]
         if max(found) >= heads:
@@ -112,7 +112,7 @@ class Depths:
         return cls(depth, found)
 
     def choose(self, answer: Callable[[int], Tensor]) -> Tensor:
-        """Selects for every node the answer of its own level's head, `answer(level)` [B, F, ..] from level 1 on."""
+        """Selects for every node the output of its level's head, `answer(level)` [B, F, ..], levels from 1 on."""
         first, *others = self.found
         chosen = answer(first + 1)
         for depth in others:
@@ -122,7 +122,7 @@ class Depths:
 
 
 def own_lm_heads(weights: str) -> WeightsError:
-    """The error of a checkpoint whose heads have LM heads of their own, for a drafter that is given another head."""
+    """The error of a drafter with a separate head whose checkpoint has an LM head for every level."""
     return WeightsError(
         f"the drafter in {weights} has an LM head for every level, and no other head reads it: leave drafter.head out, "
         "or train a drafter with this head"
@@ -130,7 +130,7 @@ def own_lm_heads(weights: str) -> WeightsError:
 
 
 def too_deep(drafter: str, heads: int) -> CompositionError:
-    """The error of a tree that is deeper than the drafter, with a head per level, has heads."""
+    """The error of a tree deeper than the number of heads of a drafter with one head per level."""
     return CompositionError(
         f"drafter {drafter} has {heads} heads and drafts no deeper than {heads} levels; "
         f"make the tree at most {heads} deep, or train more heads"
@@ -138,7 +138,7 @@ def too_deep(drafter: str, heads: int) -> CompositionError:
 
 
 def neural_target(target: Target, drafter: str) -> NeuralTarget:
-    """The target itself, if it is a neural one whose LM head reads what its layers give.
+    """The target itself, if it is a neural one whose LM head reads its layers' outputs.
 
     Raises CompositionError in the drafter's name otherwise.
     """
@@ -157,19 +157,19 @@ def neural_target(target: Target, drafter: str) -> NeuralTarget:
 
 
 def last_place(tokens: Tensor) -> Tensor:
-    """The last place of texts [B, L] as an index, int64 [1], so that an LM head runs over few positions.
+    """The last position of texts [B, L] as an index, int64 [1], so that an LM head runs over few positions.
 
-    An index makes their states contiguous. Of a slice, as of `logits_to_keep=1`, PyTorch multiplies each row by a copy
-    of the head: for eight texts and 49,152 tokens half a gigabyte, and a fifth of a training's time.
+    An index makes their states contiguous. For a slice, as by `logits_to_keep=1`, PyTorch copies the head for each row:
+    for eight texts and 49,152 tokens half a gigabyte, and a fifth of a training's time.
     """
     return torch.full((1,), -1, device=tokens.device)
 
 
 @torch.no_grad()
 def output_weight(target: NeuralTarget) -> Tensor:
-    """The weight of the target's LM head, [V, D], scale included, read off its answers to unit vectors.
+    """The weight of the target's LM head, [V, D], scale included, computed from its outputs for unit vectors.
 
-    Exact for every linear head; for one that caps its logits, the slope between 0 and a unit vector.
+    Exact for linear heads; for a head that caps its logits, the slope between 0 and a unit vector.
     """
     units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
     return (target.head(units) - target.head(torch.zeros_like(units[:1]))).T

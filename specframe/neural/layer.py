@@ -36,14 +36,14 @@ LAYER_FIELDS = (
     "max_position_embeddings",
     "vocab_size",
 )
-"""Fields of the target's config that a drafter's layers take, whatever kind they are of."""
+"""Fields of the target's config that a drafter's layers of any kind copy."""
 
 
 def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> PretrainedConfig:
-    """The config for a drafter's layers (a model type of transformers); sizes and rotary embedding as the target's.
+    """The config of a drafter's layers, of a model type of transformers, with the target's sizes and rotary embedding.
 
-    A target that names no number of key heads has one for each query head, and one that names no width of its MLP has
-    the older architectures' `ffn_dim`, or four times its own.
+    Without a number of KV heads the target has one for each query head; without an MLP width it is the `ffn_dim` of
+    older architectures, or four times the hidden size.
     """
     shape = {name: value for name in LAYER_FIELDS if (value := getattr(target, name, None)) is not None}
     shape.setdefault("num_key_value_heads", target.num_attention_heads)
@@ -58,11 +58,11 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
 def make_config(kind: str, **values: Any) -> PretrainedConfig:
     """transformers' config of a model type, as `AutoConfig.for_model` makes it.
 
-    Of Llama's and Qwen2's it is one of `specframe.neural.llama_config`, without a slow import: `complete_config` gives
+    For Llama and Qwen2 it is a class of `specframe.neural.llama_config`, without a slow import: `complete_config` gives
     it transformers' class. Raises ValueError or TypeError for values that transformers refuses.
     """
     if (light := light_config(kind)) is not None:
-        with suppress(Exception):  # transformers states what is wrong, below
+        with suppress(Exception):  # transformers reports the error below
             return light(**copy.deepcopy(values))
     from transformers import AutoConfig
 
@@ -72,7 +72,7 @@ def make_config(kind: str, **values: Any) -> PretrainedConfig:
 
 @cache
 def light_config(kind: object) -> type[PretrainedConfig] | None:
-    """The class of configs of a model type that is imported fast; None where there is none."""
+    """The fast-importing config class of a model type, or None."""
     try:
         from specframe.neural.llama_config import CONFIGS
     except ImportError:
@@ -81,7 +81,7 @@ def light_config(kind: object) -> type[PretrainedConfig] | None:
 
 
 def complete_config(config: Any) -> Any:
-    """A config of transformers' own class, by which it finds models, with equal fields."""
+    """Gives a config transformers' own class, by which it finds models; the fields stay."""
     if type(config) is light_config(getattr(config, "model_type", None)):
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -90,7 +90,7 @@ def complete_config(config: Any) -> Any:
 
 
 def rotation(rotary: Any, like: Tensor, positions: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of positions [B, T] by transformers' rotary embedding, [B, T, d] each, where `like` is."""
+    """Cosines and sines of positions [B, T] by transformers' rotary embedding, [B, T, d] each, on `like`'s device."""
     if rotary.inv_freq.device != like.device:
         rotary.to(like.device)
     cos, sin = rotary(like, positions, **options)
@@ -98,19 +98,19 @@ def rotation(rotary: Any, like: Tensor, positions: Tensor, **options: Any) -> tu
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [.., d] with the rotary embedding of their positions."""
+    """Applies the rotary embedding of their positions to heads [.., d]."""
     one, two = x.chunk(2, -1)
     return x * cos + torch.cat([-two, one], -1) * sin
 
 
 class DecoderLayer(nn.Module):
-    """A freshly initialised decoder layer, identical in kind to the target's, or several, with an explicit interface.
+    """One or several freshly initialised decoder layers of the target's kind, with an explicit interface.
 
-    Built from the target's config by transformers' own classes, or by those of `specframe.neural.llama`, which have the
-    same bits, so attention biases, query norms, rope scaling and activations are the target's. Works for every
-    architecture whose bare model has `layers` and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2, Phi-3,
-    ...); others raise CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
-    puts an identity in the place of `layer.input_layernorm`. Layers after the first are `upper`, each a whole one.
+    Built from the target's config by transformers' own classes, or by those of `specframe.neural.llama` with
+    bit-identical results, so attention biases, query norms, rope scaling and activations are the target's. Works for
+    every architecture whose bare model has `layers` and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2,
+    Phi-3, ...); others raise CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE,
+    for example, replaces `layer.input_layernorm` by an identity. Layers after the first are `upper`, a module each.
 
     The rotary frequencies are not part of the module's state: casts to bfloat16 and strict loads do not touch them, and
     they follow the input's device.
@@ -126,9 +126,9 @@ class DecoderLayer(nn.Module):
         self._cache_name = cache_name(self.layer)
         self._additive = model.config._attn_implementation == "eager"
         self.packed: PackedLayers | None = None
-        """All layers as native code takes them, which then computes them while they decode."""
+        """All layers packed for native code, which then computes them during decoding; None: not packed."""
         self.place = 0
-        """Number of the layer whose keys and values a cache has from it; those after it follow."""
+        """Index in the cache of the first layer's keys and values; those of further layers follow."""
         self.upper = nn.ModuleList()
         self.extend(config, layers)
 
@@ -139,18 +139,18 @@ class DecoderLayer(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers, the first one first, in transformers' parameter names."""
+        """The layers in order, in transformers' parameter names."""
         return [self.layer, *(part.get_submodule("layer") for part in self.upper)]
 
     def extend(self, config: PretrainedConfig, layers: int) -> None:
-        """Adds new layers after those that there are, up to so many; each has its place in the cache."""
+        """Appends new layers, up to a total of `layers`; each has its own index in the cache."""
         for place in range(self.count, layers):
             parts: Any = DecoderLayer(config)
             parts.place = parts.layer.self_attn.layer_idx = place
             self.upper.append(parts)
 
     def pack(self) -> None:
-        """Lets native passes compute the layers while they decode; their matrices are quantized."""
+        """Makes native code compute the layers during decoding, if their matrices are quantized."""
         if self.place:  # the first layer packs all
             return
         layers, rotary = self.layers, self._rotary[0]
@@ -175,19 +175,19 @@ class DecoderLayer(nn.Module):
             x: [B, T, D].
             positions: [B, T] int64, for the rotary embedding only.
             mask: [B or 1, 1, T, S] bool, True where query t may see key s; S is T without a cache and
-                the cache's width with one. None: plain causal; over a cache of earlier calls of as many entries,
-                causal among the first call's, with the same entry of every later one (`attention.attend`).
+                the cache's width with one. None: plain causal; over a cache of earlier calls with T entries each,
+                causal among the first call's, plus the same entry of every later call (`llama.attend`).
             cache: keys and values of earlier calls (a `SlotCache` of `count` layers), used as the target uses
                 its own, without gradients: it decides where this call's T entries are written and
                 which S are read.
-            before: the mask of all layers but the last one; None: as that one's.
+            before: the mask of all layers but the last one; None: the same mask.
         """
         for layer, own in self.masked(mask, before):
             x = layer.one(x, positions, own, cache)
         return x
 
     def masked(self, mask: Tensor | None, before: Tensor | None) -> list[tuple[DecoderLayer, Tensor | None]]:
-        """The layers, the first one first, each with its mask."""
+        """The layers in order, each with its mask."""
         every: Any = [self, *self.upper]
         return [*((layer, mask if before is None else before) for layer in every[:-1]), (every[-1], mask)]
 
@@ -198,7 +198,7 @@ class DecoderLayer(nn.Module):
         products = x.is_cpu and torch.is_grad_enabled() and self.config._attn_implementation == "sdpa"
         if mask is None and not products:
             steps = 1 if cache is None else 1 + cache.get_seq_length(self.place) // x.shape[1]
-            if self._additive or steps > 1:  # without a mask they hide nothing
+            if self._additive or steps > 1:  # without a mask these hide nothing
                 mask = visible_steps(x.shape[1], steps, x.device)
         if self._additive and mask is not None:
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, torch.finfo(x.dtype).min)
@@ -231,10 +231,10 @@ class DecoderLayer(nn.Module):
 
 
 def _bare_model(config: PretrainedConfig) -> Any:
-    """A model of one layer with no vocabulary, of the config's kind; of Llama's where that has recurrent layers."""
+    """A one-layer model without a vocabulary, of the config's kind, or of Llama's if that has recurrent layers."""
     small = copy.deepcopy(config) if all(map(_attends, _layer_types(config))) else _of_llama(config)
     small.num_hidden_layers = 1
-    small.vocab_size = 1  # the embedding is the target's business; don't build a second one
+    small.vocab_size = 1  # the embedding is the target's; do not build a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     if getattr(small, "layer_types", None):
         small.layer_types = ["full_attention"]  # the mask alone decides visibility
@@ -263,7 +263,7 @@ def _attends(kind: str) -> bool:
 
 
 def _of_llama(config: Any) -> PretrainedConfig:
-    """A Llama's config of the same sizes: a drafter's draft needs keys and values, which are dropped with it."""
+    """A Llama config of the same sizes: a draft needs keys and values, which can be dropped with it."""
     from transformers import LlamaConfig
 
     size = config.hidden_size
@@ -283,7 +283,7 @@ def _of_llama(config: Any) -> PretrainedConfig:
 
 
 def _rotary_options(model: Any) -> dict[str, str]:
-    """The further arguments that the rotary embedding wants."""
+    """Further arguments that the rotary embedding needs."""
     if "layer_type" in inspect.signature(model.rotary_emb.forward).parameters:
         return {"layer_type": "full_attention"}
     return {}

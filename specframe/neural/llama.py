@@ -1,6 +1,6 @@
-"""Modules of Llama's family under transformers' names and with its bits, without the import of transformers' models.
+"""Modules of Llama's family, named as in transformers and bit-identical to it, without importing transformers' models.
 
-That import takes a second and 130 MB. Native passes need the weights alone, and one layer of a drafter needs a forward
+That import takes a second and 130 MB. Native passes need only the weights, and a drafter's layer needs a forward
 pass. Along whole texts, in training, its attention is computed as products of whole matrices.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from specframe.native.bounds import FAMILIES, ROTARY
 
 STD = 0.02
-"""Standard deviation of new weights where the config names none."""
+"""Standard deviation of new weights if the config has none."""
 ALONG_TEXTS = "specframe_along_texts"
 """The name under which transformers' layers find `attend`."""
 
@@ -29,9 +29,9 @@ def is_llama(config: Any) -> bool:
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [B, H, T, d] with the rotary embedding of their positions.
+    """Applies the rotary embedding of their positions to heads [B, H, T, d].
 
-    The halves are slices, as transformers takes them: with those of `chunk`, gradients of the norms have other bits.
+    The halves are slices, as in transformers: with `chunk`, gradients of the norms differ in their last bits.
     """
     half = x.shape[-1] // 2
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
@@ -57,7 +57,7 @@ class RMSNorm(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of positions, by frequencies that do not change with the length of the text."""
+    """Cosines and sines of positions, with frequencies that do not depend on the text's length."""
 
     inv_freq: Tensor
 
@@ -140,7 +140,7 @@ def attention_function(implementation: str) -> Any:
 
 
 def eager_attention_forward(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """transformers' attention by products of its own, under the name that its modules have for it."""
+    """transformers' eager attention, under the name that its own modules use."""
     from transformers.models.llama import modeling_llama
 
     found: tuple[Tensor, Tensor] = modeling_llama.eager_attention_forward(*inputs, **options)
@@ -199,7 +199,7 @@ class Decoder(nn.Module):
         self.config = config
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
-        if not table.is_meta:  # whose random numbers are a slow import
+        if not table.is_meta:  # random numbers on meta are a slow import
             self.embed_tokens.reset_parameters()
         self.layers = nn.ModuleList([LlamaLayer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -208,7 +208,7 @@ class Decoder(nn.Module):
 
     @classmethod
     def initialised(cls, config: Any) -> Decoder:
-        """A decoder of new weights in float32, drawn as transformers draws them, in its order."""
+        """A decoder with new float32 weights, drawn in transformers' way and order."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         try:
@@ -239,22 +239,22 @@ def attend(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Return value of transformers' attention functions: the mixed values, [B, n, heads, d], and no weights.
+    """An attention function in transformers' form; returns the output, [B, n, heads, d], and no weights.
 
-    On a CPU PyTorch's attention takes no bfloat16 instructions in its backward pass. Over a few hundred tokens,
+    On a CPU the backward pass of PyTorch's attention does not use bfloat16 instructions. Over a few hundred tokens,
     products of whole matrices take half to a quarter of the time.
 
-    Without a mask, entries attend causally to the first n keys, and entry i to key i of every further n: those are of
-    later steps of a training-time test (EAGLE-3), the last of them its own.
+    Without a mask, entries attend causally to the first n keys, and entry i to key i of every further n keys: these
+    belong to later steps of a training-time test (EAGLE-3), the last of which is its own.
 
     Args:
-        module: the attention layer; nothing of it is read.
+        module: the attention layer; not used.
         query: [B, heads, n, d].
         key: [B, key heads, S, d]; S is a multiple of n without a mask.
         value: as `key`.
         attention_mask: [B or 1, 1, n, S] bool, True where an entry sees a key; None: as above.
-        scaling: of the products; None: 1 / sqrt(d).
-        dropout: of the weights, 0 in every layer that a drafter has.
+        scaling: the factor of the products; None: 1 / sqrt(d).
+        dropout: not used, since it is 0 in every drafter's layers.
     """
     n, size = query.shape[2], query.shape[3]
     groups = query.shape[1] // key.shape[1]
@@ -277,14 +277,14 @@ def attend(
 
 
 def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
-    """The entries that each query of `attend` sees without a mask: [1, 1, n, steps n] bool."""
+    """The mask that `attend` implies without one: [1, 1, n, steps n] bool."""
     own = torch.eye(length, dtype=torch.bool, device=device)
     return torch.cat([torch.ones_like(own).tril(), *[own] * (steps - 1)], 1)[None, None]
 
 
 @contextmanager
 def along_texts(config: Any) -> Iterator[None]:
-    """Within the block, layers of this config attend by `attend`."""
+    """A context in which layers of this config use `attend`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ALONG_TEXTS, attend)

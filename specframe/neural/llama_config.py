@@ -1,7 +1,7 @@
-"""transformers' configs of Llama's and Qwen2's models, without the import of transformers' own classes for them.
+"""transformers' configs of Llama and Qwen2, without importing transformers' own classes for them.
 
-That import takes three quarters of a second and 53 MB, for the check of an activation's name. These classes have the
-same base, fields and defaults; `complete_config` gives a config transformers' class where its models are made of it.
+That import takes three quarters of a second and 53 MB, to check an activation's name. These classes have the same base,
+fields and defaults; `complete_config` gives a config transformers' class when transformers builds a model from it.
 """
 
 from dataclasses import is_dataclass
@@ -16,7 +16,7 @@ if not is_dataclass(PreTrainedConfig):
 
 @strict
 class LlamaConfig(PreTrainedConfig):
-    """The config of a Llama, as transformers has it."""
+    """transformers' config of a Llama model."""
 
     model_type = "llama"
     vocab_size: int = 32000
@@ -56,7 +56,7 @@ class LlamaConfig(PreTrainedConfig):
 
 @strict
 class Qwen2Config(PreTrainedConfig):
-    """The config of a Qwen2, as transformers has it."""
+    """transformers' config of a Qwen2 model."""
 
     model_type = "qwen2"
     vocab_size: int = 151936

@@ -1,4 +1,4 @@
-"""Attention masks that drafters share, windows of a text, the positions of drafts after it, and conditional drop."""
+"""Attention masks shared by drafters, windows of a text, positions of drafts after it, and conditional drop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 ANCHORS = 4
-"""Most of a text's first entries that stay where they are when the others are moved."""
+"""The most entries at a text's start that keep their positions when the others are moved."""
 
 
 @dataclass(frozen=True)
 class TextWindow:
     """The committed entries that drafts see: a row's first `sinks` and its newest `recent`.
 
-    A cache holds up to `slack` entries more, hidden ones. When there would be more than `most`, those that are seen are
-    written again at the first positions. So memory is constant, positions stay below `most`, and what a row's cache
-    holds follows from the number of its entries alone, whatever rows stand next to it and however it was committed.
+    A cache holds up to `slack` further, hidden entries. Before it exceeds `most`, the visible ones are rewritten at the
+    first positions. So memory is constant, positions stay below `most`, and the contents of a row's cache depend on the
+    number of its entries alone, not on other rows or on how the entries were committed.
     """
 
     recent: int
@@ -34,7 +34,7 @@ class TextWindow:
 
     @classmethod
     def checked(cls, name: str, recent: int | None, sinks: int) -> TextWindow | None:
-        """The window of a drafter's options; None without one. Raises InputError, in the drafter's name."""
+        """The window given by a drafter's options, or None. Raises InputError in the drafter's name."""
         if sinks < 0 or (recent is not None and recent < 1):
             raise InputError(f"{name}: window must be at least 1 and sinks at least 0, not {recent} and {sinks}")
         return None if recent is None else cls(recent, sinks)
@@ -50,12 +50,12 @@ class TextWindow:
         return self.sinks + self.recent + self.slack
 
     def cached(self, total: int) -> int:
-        """Returns the number of cached entries of a row that has so many."""
+        """Returns the number of cached entries of a row with `total` entries."""
         over = total - self.most
         return total if over <= 0 else total + self.slack * (-over // self.slack)
 
     def sees(self, entry: Tensor, counts: Sequence[int]) -> Tensor | None:
-        """True for entries [W] that rows of so many cached ones see: [B, W] bool; None: all of them."""
+        """Mask of entries [W] that rows with `counts` cached entries see: [B, W] bool; None: all of them."""
         if max(counts, default=0) <= self.sinks + self.recent:
             return None
         return (entry < self.sinks) | (entry >= tensor_on(entry.device, counts)[:, None] - self.recent)
@@ -64,8 +64,8 @@ class TextWindow:
 def pairs_before(slots: Tensor, counts: Tensor, width: int, shift: int, window: TextWindow | None) -> Tensor:
     """Mask of the slots 0 .. width - 1 that pairs at `slots` [B, T] see, those up to their own: [B, T, width] bool.
 
-    Pair i of a row of `counts` stands at slot i + shift. Entries that are no pair see what the first or the last one
-    sees. A window ends at each pair's own place, so that a pair's keys do not depend on the commit that it came in.
+    Pair i of a row with `counts` pairs stands at slot i + shift. Entries that are no pair see what the first or the
+    last pair sees. A window ends at each pair itself, so that its keys do not depend on the commit that it was in.
     """
     own = torch.minimum((slots - shift).clamp(min=0), counts[:, None] - 1)[..., None]  # [B, T, 1]
     pair = torch.arange(-shift, width - shift, device=slots.device)  # the one at each slot
@@ -74,9 +74,9 @@ def pairs_before(slots: Tensor, counts: Tensor, width: int, shift: int, window: 
 
 
 def layer_windows(config: Mapping[str, Any], layers: int, problems: list[str]) -> tuple[int | None, ...]:
-    """The `sliding_window` of each of a config's layers, None for one that sees all; empty where none has one.
+    """The `sliding_window` of each layer of a config, None for full attention; empty if no layer has a window.
 
-    Reasons why they cannot be read are added to the problems.
+    Reasons why windows cannot be read are added to `problems`.
     """
     kinds = list(config.get("layer_types") or [])
     if "sliding_attention" not in kinds:
@@ -123,7 +123,7 @@ def draft_positions(drafts: Drafts) -> Tensor:
 def visible_drafts(drafts: Drafts) -> Tensor:
     """Returns the attention mask of the texts' tokens and the drafts after them: [B, T, T] bool, T = L + levels K.
 
-    A text is causal. A drafted token sees the text up to its root, the tokens above it in its own chain, and itself.
+    A text is causal. A drafted token sees the text up to its root, the earlier tokens of its chain, and itself.
     """
     batch, count = drafts.roots.shape
     device = drafts.roots.device
@@ -140,10 +140,10 @@ def visible_drafts(drafts: Drafts) -> Tensor:
 
 
 def anchored_positions(batch: int, length: int, offset: int, device: torch.device | str | None = None) -> Tensor | None:
-    """The positions of entries as in a long text, [batch, length] int64, below `offset`; None: as they are, without.
+    """Positions of entries as in a long text, [batch, length] int64, below `offset`; None if that is no longer.
 
-    The first entries, 0 to 4 of them, stay where they are, and all others jump by one random number (LongSpec's
-    anchor-offset indices). So short texts train the positions of long ones.
+    The first 0 to 4 entries keep their positions, and all others are shifted by one random number (LongSpec's
+    anchor-offset indices), so that short texts train the positions of long ones.
     """
     if offset <= length:
         return None
@@ -154,7 +154,7 @@ def anchored_positions(batch: int, length: int, offset: int, device: torch.devic
 
 
 def require_offset(rollout: str, offset: int) -> int:
-    """The offset, a number of positions. Raises InputError in the rollout's name where it is negative."""
+    """The offset, a number of positions. Raises InputError in the rollout's name if it is negative."""
     if offset < 0:
         raise InputError(f"{rollout}: offset must not be negative, not {offset}")
     return offset
@@ -167,15 +167,15 @@ def require_shares(rollout: str, keep: float, least: float) -> None:
 
 
 def sample_rows(counts: Tensor, levels: int, keep: float, least: float) -> list[tuple[Tensor, Tensor]]:
-    """The mask rows that are kept, level by level: their entries [B, M] int64, ascending, and which of the M there are.
+    """The mask rows that are kept, level by level: their entries [B, M] int64, ascending, and a mask of the valid M.
 
-    `counts` [B, n] bool: whether the prediction for entry i counts, and so that of the row d levels below entry i - d.
-    A row is kept only where the one above it is. Level d keeps max(keep^d, least) of the places that count, less d
-    (PARD, arXiv 2504.18583; P-EAGLE, 2602.01469). Rows are drawn by torch's own generator, as training does.
+    `counts` [B, n] bool is True if the prediction for entry i counts, as does the row d levels below entry i - d.
+    A row is kept only if the one above it is. Level d keeps a share max(keep^d, least) of the counted entries minus d
+    (PARD, arXiv 2504.18583; P-EAGLE, 2602.01469). Rows are drawn by torch's global generator, as in training.
     """
     batch, n = counts.shape
     index = torch.arange(n, device=counts.device)
-    chance = torch.rand(counts.shape, device=counts.device)  # one a row: the best of it at every level
+    chance = torch.rand(counts.shape, device=counts.device)  # one number per entry ranks its rows at every level
     total = counts.sum(1)
     alive = torch.ones_like(counts)
     rows = []

@@ -1,4 +1,4 @@
-"""Interface of a drafter's network, and the network of drafters over decoder layers of their own."""
+"""Interface of a drafter's network, and the network of drafters with their own decoder layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DraftSession(Protocol):
     """The decoding state of a session's rows."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed pairs; rows that come with a prompt are new, and follow the others."""
+        """Adds the committed pairs; rows that come with a prompt are new, and follow the others."""
         ...
 
     def keep(self, rows: Tensor) -> None:
@@ -44,7 +44,7 @@ class DraftSession(Protocol):
 
 
 class DraftNetwork:
-    """Network as `NeuralDrafter` needs it, apart from being an `nn.Module`: its unrolling, and its session.
+    """Interface that `NeuralDrafter` needs of a network, an `nn.Module`: its unrolling and its session.
 
     The three attributes are those of `FeatureDrafter`. The defaults suit a network that reads the tap `last` and
     predicts the feature of the next position.
@@ -55,13 +55,13 @@ class DraftNetwork:
     levels: int = 1
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Fuses the taps' features, side by side, into those paired with the tokens: [.., A D] -> [.., D]."""
+        """Fuses the taps' concatenated features into those paired with the tokens: [.., A D] -> [.., D]."""
         return features
 
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions along texts, as `FeatureDrafter.unroll` has them."""
+        """The predictions along texts: see `FeatureDrafter.unroll`."""
         raise NotImplementedError
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
@@ -71,10 +71,10 @@ class DraftNetwork:
 
 @dataclass(frozen=True)
 class LevelModules:
-    """A network that proposes `block` levels a forward pass as its modules, in order: pairs, layer, head, nothing else.
+    """The modules of a network that computes pairs, layer and head, in this order, for `block` levels per forward pass.
 
     Several features of a token go through `entry`. Pairs go through `fusion` or `cells`, or the layer reads both parts
-    side by side.
+    concatenated.
     """
 
     layer: DecoderLayer
@@ -83,13 +83,13 @@ class LevelModules:
     cells: Cells | None = None  # an LSTM along the pairs, 2D -> D
     block: int = 1
     norm: nn.Module | None = None  # before the head
-    feeds_normed: bool = False  # True if what is fed back has passed that norm
+    feeds_normed: bool = False  # True if the fed-back features have passed that norm
 
 
 class FeatureNetwork(DraftNetwork, nn.Module):
     """A network of decoder layers over pairs of a token and the features before it (EAGLE's family, Falcon).
 
-    A family computes the first layer's inputs from pairs in `inputs`. Where the head's input or the fed-back features
+    A family computes the first layer's inputs from pairs in `inputs`. If the head's input or the fed-back features
     differ from the last layer's output, `hidden` and `features` compute them from it.
     """
 
@@ -97,7 +97,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which native code may compute it; None: it is asked level by level."""
+        """The modules by which native code can compute it; None: it is expanded level by level."""
         return None
 
     @property
@@ -108,17 +108,17 @@ class FeatureNetwork(DraftNetwork, nn.Module):
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for pairs, embedding first, and the state after them: [B, M, 2D] -> [B, M, D].
 
-        `state` is carried from pair to pair, see `start`. With `counts` a row has that many pairs; outputs beyond them
+        `state` is carried from pair to pair, see `start`. `counts` are the rows' numbers of pairs; outputs beyond them
         are never used.
         """
         raise NotImplementedError
 
     def text_inputs(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs along whole texts, with gradients where they are wanted: [B, n, 2D] -> [B, n, D]."""
+        """The layer's inputs along whole texts, with gradients in training: [B, n, 2D] -> [B, n, D]."""
         return self.inputs(pairs, self.start(len(pairs)))[0]
 
     def embedded(self, embed: Embed) -> Embed:
-        """The token embedding that it reads: the target's, which is given, unless it has one of its own."""
+        """The token embedding that it reads: the given one of the target, unless it has its own."""
         return embed
 
     def start(self, batch: int) -> State:
@@ -126,7 +126,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         return ()
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """Returns the inputs that ask for the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        """Returns the mask inputs, which query the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
         raise NotImplementedError
 
     def hidden(self, outputs: Tensor) -> Tensor:
@@ -153,8 +153,8 @@ class FeatureNetwork(DraftNetwork, nn.Module):
     ) -> Tensor:
         """The layers' outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or by positions and mask.
 
-        Block-causal is the last layer alone: keys and values of all layers depend on the pairs up to their own.
-        With a cache, the entries also see those of earlier calls, as the mask [B or 1, 1, n, S] has it.
+        Only the last layer is block-causal: keys and values of all layers depend on the pairs up to their own.
+        With a cache, the entries also see those of earlier calls, by the mask [B or 1, 1, n, S].
         """
         batch, length, _ = pairs.shape
         inputs = self.text_inputs(pairs)
@@ -174,7 +174,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
 def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
     """The network that `build` makes, ready to draft: on the target's device, in its dtype, in evaluation mode.
 
-    Its random weights are the same in every run; no global generator is disturbed.
+    Its random weights are the same in every run; the state of global generators is unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
@@ -184,7 +184,7 @@ def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
 def with_options(
     session: DraftSession, name: str, window: TextWindow | None, compiled: CompiledLayers | None
 ) -> DraftSession:
-    """A drafter's new session with these options. Raises CompositionError for one that is not over pairs."""
+    """Applies the options to a drafter's new session. Raises CompositionError for a session that is not over pairs."""
     for option, value in {"a window": window, "compile": compiled}.items():
         if value is not None and not isinstance(session, FeatureSession):
             raise CompositionError(f"drafter {name}: {option} fits sessions over pairs alone; leave it out")

@@ -1,4 +1,4 @@
-"""A drafter's matrices in 4 or 8 bits: it drafts faster and a little differently, and the output stays the target's."""
+"""A drafter's matrices in 4 or 8 bits: drafting is faster and slightly different; the output stays the target's."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def rounds(name: str, quantization: Quantization | None, device: torch.device) -> bool:
-    """Returns whether to round matrices: on a CPU, if there is a `quantization` and a native library.
+    """Returns whether to quantize matrices: on a CPU, if there is a `quantization` and a native library.
 
-    Without a library there is a warning, in a part's name. On a GPU the matrices stay as they are: the same recipe
-    drafts on both.
+    Without a library it logs a warning in the part's name. On a GPU the matrices stay unquantized, so that the same
+    recipe drafts on both.
     """
     if quantization is None or device.type != "cpu":
         return False
@@ -40,7 +40,7 @@ def rounds(name: str, quantization: Quantization | None, device: torch.device) -
 
 
 class QuantizedCopy(Generic[NetworkT]):
-    """A quantized copy of a network, made again when the network's weights have changed."""
+    """Caches a quantized copy of a network, and makes it again when the network's weights have changed."""
 
     def __init__(self) -> None:
         self._made: tuple[NetworkT, list[int], NetworkT] | None = None
@@ -54,9 +54,9 @@ class QuantizedCopy(Generic[NetworkT]):
 
 
 def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
-    """A copy of a network with its linear layers in blocks; those whose inputs blocks do not divide stay.
+    """A copy of a network with its linear layers quantized in blocks, where blocks divide the number of inputs.
 
-    Decoder layers are computed by native code as a whole where it can, while decoding.
+    During decoding, native code computes whole decoder layers if it can.
     """
     rounded = copy.deepcopy(network)
     for name, linear in list(rounded.named_modules()):
@@ -70,20 +70,20 @@ def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
 
 
 def round_linear(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> QuantizedLinear:
-    """A linear layer of these weights [N, K] in blocks; K is a multiple of 32."""
+    """A linear layer of these weights [N, K], quantized in blocks; K is a multiple of 32."""
     with torch.autocast(weight.device.type, enabled=False):  # a training validates within it
         return QuantizedLinear(round_to_blocks(weight, BITS[quantization]), bias)
 
 
 def native_norm(norm: nn.Module) -> NativeNorm:
-    """The root mean square norm of a layer of transformers as native code computes it."""
+    """A transformers layer's root mean square norm, computed by native code."""
     weight, epsilon = norm.weight, norm.variance_epsilon
     assert isinstance(weight, Tensor) and isinstance(epsilon, float)
     return NativeNorm(weight, epsilon)
 
 
 def native_fusion(fusion: nn.Module) -> nn.Module:
-    """A fusion of taps whose linear map is in blocks as native code computes it; any other as it is."""
+    """A fusion of taps, computed by native code if its linear map is quantized; otherwise unchanged."""
     if not isinstance(fusion, TapFusion) or not isinstance(fusion.fc, QuantizedLinear):
         return fusion
     return nn.Sequential(NativeNorm(fusion.weights, fusion.epsilon), fusion.fc)

@@ -1,8 +1,8 @@
-"""Memory of recurrent layers: a state and a window of the convolution's inputs per row, and the tree that is pending.
+"""Memory of recurrent layers: a state and a window of the convolution's inputs per row, and the pending tree.
 
-A recurrent state cannot drop a token, so nothing of a tree enters it: a forward pass over a tree leaves its inputs
-here, and the commit makes one new state per layer from those of the accepted path ("activation replay" of STree, arXiv
-2505.14969). Memory does not grow with a row's length, nor with the number of nodes times the size of a state.
+A recurrent state cannot drop a token, so a tree does not change it: a forward pass over a tree stores its inputs here,
+and the commit computes one new state per layer from those of the accepted path ("activation replay" of STree, arXiv
+2505.14969). Memory grows neither with a row's length nor with the number of nodes times the size of a state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ After = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Ancestry:
-    """The paths to the nodes of trees, by depth; made once a forward pass for all layers."""
+    """The paths to the nodes of trees, by depth; computed once per forward pass for all layers."""
 
     sees: Tensor  # [B, N, N] bool: a node sees its ancestors and itself, and none a later one
 
@@ -37,25 +37,25 @@ class Ancestry:
 
     @cached_property
     def nodes_by_depth(self) -> Tensor:
-        """The node of each depth on the way to every node, [B, N, N]; anything beyond the node's own depth."""
+        """The node at each depth on the path to every node, [B, N, N]; undefined beyond the node's own depth."""
         nodes = self.sees.shape[-1]
         depth = self.depth[:, None].expand_as(self.sees)
         order = torch.arange(nodes, device=depth.device).expand_as(self.sees)
-        spare = torch.where(self.sees, depth, nodes)  # what is not on the path goes to a column that is cut off
+        spare = torch.where(self.sees, depth, nodes)  # nodes off the path go to a column that is cut off
         return depth.new_zeros(*self.sees.shape[:2], nodes + 1).scatter(2, spare, order)[..., :nodes]
 
     def windows(self, width: int) -> Tensor:
-        """The last `width` inputs on the way to every node, its own last: [B, N, width].
+        """Indices of the last `width` inputs on the path to every node, its own last: [B, N, width].
 
-        They count in the `width - 1` inputs before the tree, followed by the tree's.
+        They index the `width - 1` inputs before the tree, followed by the tree's.
         """
         back = torch.arange(width - 1, -1, -1, device=self.sees.device)
         return _after(self.nodes_by_depth, self.depth[..., None] - back, width - 1)
 
 
 def _after(path: Tensor, steps: Tensor, before: int) -> Tensor:
-    """The places of the given steps of paths [.., A], in `before` inputs followed by the nodes; negative steps lie in
-    the former."""
+    """Indices of steps of paths [.., A] in `before` inputs followed by the nodes; negative steps index the inputs
+    before."""
     return torch.where(steps >= 0, before + path.gather(-1, steps.clamp(min=0)), before + steps)
 
 
@@ -74,7 +74,7 @@ class RecurrentLayer:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is kept per row."""
+        """All tensors with a row per slot."""
         return [*self.windows.values(), *([] if self.state is None else [self.state])]
 
 
@@ -89,9 +89,9 @@ class RecurrentStates:
         self.paths: Ancestry | None = None
 
     def aim(self, visibility: Visibility, row: int) -> None:
-        """Sets what the next forward pass reads, into the rows from `row` on.
+        """Sets the visibility of the next forward pass, and its first row.
 
-        Raises CompositionError for single nodes of a draft: a state follows texts and whole trees.
+        Raises CompositionError for single nodes of a draft, since a state follows only texts and whole trees.
         """
         if not isinstance(visibility, Causal | Tree):
             raise CompositionError("recurrent layers read texts and whole trees, not some nodes of a draft")
@@ -103,9 +103,9 @@ class RecurrentStates:
         return self.layers.setdefault(index, RecurrentLayer())
 
     def widen(self, index: int, inputs: Tensor, width: int, which: int = 0) -> Tensor:
-        """The inputs [B, C, T] of a convolution over `width` of them, after those before: [B, C, width - 1 + T].
+        """Inputs [B, C, T] of a convolution of width `width`, preceded by the last ones: [B, C, width - 1 + T].
 
-        The inputs of a text move the window to its end, those of a tree are pending.
+        The inputs of a text move the window to its end; those of a tree stay pending until the commit.
         """
         layer, (first, last) = self.layer(index), self._span(inputs)
         if which not in layer.windows:
@@ -123,14 +123,14 @@ class RecurrentStates:
         return whole
 
     def before(self, index: int, rows: int) -> Tensor | None:
-        """The state that the forward pass begins from, [B, ..]; None where it begins with nothing."""
+        """The initial state of the forward pass, [B, ..]; None at the beginning of a text."""
         state = self.layer(index).state
         if state is None or (isinstance(self.visibility, Causal) and not self.visibility.start):
             return None
         return state[self.row : self.row + rows]
 
     def put(self, index: int, state: Tensor) -> None:
-        """Takes the states after the texts of a forward pass; those of a tree wait for its commit."""
+        """Stores the states after the texts of a forward pass; after a tree, the commit computes them."""
         if self.paths is None:
             layer, (first, last) = self.layer(index), self._span(state)
             if layer.state is None:
@@ -139,7 +139,7 @@ class RecurrentStates:
             layer.state[first:last] = state
 
     def commit(self, accepted: Sequence[Sequence[int]]) -> None:
-        """Takes in each row's accepted path, the root first."""
+        """Advances windows and states along each row's accepted path, the root first."""
         rows, longest = len(accepted), max(map(len, accepted))
         device = next((tensor.device for layer in self.layers.values() for tensor in layer.tensors), None)
         paths = tensor_on(device, [[*path, *[0] * (longest - len(path))] for path in accepted])  # [B, A]
@@ -169,7 +169,7 @@ class RecurrentStates:
                 tensor[destination] = tensor[source]
 
     def forget(self, rows: Tensor) -> None:
-        """Zeroes the rows [R] bool that are true, as they are before a text."""
+        """Zeroes the rows [R] bool that are True, the state before a text."""
         for layer in self.layers.values():
             for tensor in layer.tensors:
                 tensor[: len(rows)][rows] = 0
@@ -188,8 +188,8 @@ class RecurrentStates:
 class HybridCache(SlotCache):
     """Memory of a model with recurrent layers: keys and values at slots, and recurrent states.
 
-    A layer may have either, or both. The methods are those by which transformers' layers write into a cache and read
-    from one; what is read is None, since scans begin from these states by the forward pass's own functions.
+    A layer may have either or both. The methods are those by which transformers' layers write to and read from a cache;
+    reads return None, since the forward pass's own functions start scans from these states.
     """
 
     rewindable = False
@@ -203,12 +203,12 @@ class HybridCache(SlotCache):
         self.states = RecurrentStates(rows)
 
     def aim_at(self, visibility: Visibility, row: int) -> None:
-        """Sets what the next forward pass sees, and where it writes."""
+        """Sets the slots that the next forward pass sees and writes."""
         super().aim_at(visibility, row)
         self.states.aim(visibility, row)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Takes in each row's accepted path, the root first."""
+        """Advances the recurrent states along each row's accepted path, the root first."""
         self.states.commit(paths)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
@@ -223,16 +223,16 @@ class HybridCache(SlotCache):
             self.states.copy_row(source, destination)
 
     def clear(self) -> None:
-        """Zeroes what was written; the storage stays."""
+        """Zeroes the written slots and states; the storage stays."""
         super().clear()
         self.states.clear()
 
     def place(self, index: int, keys: Tensor, values: Tensor) -> list[tuple[int, int]]:
-        """Returns storage of its own for a layer's keys and values: most layers of a hybrid have none."""
+        """Allocates separate storage for a layer's keys and values, since most layers of a hybrid have none."""
         return [(self._allocate(1, states), 0) for states in (keys, values)]
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """None: `update_conv_state` gives the window."""
+        """None: `update_conv_state` returns the window."""
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
         """None: the scan has the state."""
@@ -244,13 +244,13 @@ class HybridCache(SlotCache):
     def update_conv_state(
         self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None, **more: Any
     ) -> Tensor:
-        """A convolution's inputs [B, C, T] after the window of those before: [B, C, width - 1 + T]."""
+        """A convolution's inputs [B, C, T], preceded by the window of earlier ones: [B, C, width - 1 + T]."""
         assert conv_kernel_size is not None, "a layer names the width of its convolution"
         return self.states.widen(layer_idx, conv_states, conv_kernel_size, state_idx)
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any
     ) -> Tensor:
-        """Takes the states after a text; those after a tree are left out."""
+        """Stores the states after a text; those after a tree are ignored."""
         self.states.put(layer_idx, recurrent_states)
         return recurrent_states

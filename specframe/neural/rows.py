@@ -18,12 +18,12 @@ from specframe.neural.masks import TextWindow
 from specframe.neural.transfer import tensor_on
 
 MOST, SPARE = 16384, 256
-"""Largest number of entries, rows times those of the longest, that wait while no draft is asked for; and how many of
-them may be padding, beyond three for each that is real."""
+"""The most entries, padded to the longest row, that wait while no draft is requested; and how many may be padding, in
+addition to three per real entry."""
 
 
 class WindowEntries:
-    """The cached entries of rows with a window, to be written again, and how many entries each row has had."""
+    """The cached entries of rows with a window, kept to be rewritten, and each row's total number of entries."""
 
     def __init__(self, window: TextWindow) -> None:
         self.window = window
@@ -33,11 +33,11 @@ class WindowEntries:
         self._values: Tensor | None = None  # [B, most, P]
 
     def cached(self, first: int, fresh: Sequence[int]) -> list[int]:
-        """Returns the number of cached entries of the rows from `first` on, once they have so many more."""
+        """Returns the number of cached entries of the rows from `first` on after `fresh` more entries each."""
         return [self.window.cached(had + new) for had, new in zip(self.totals[first:], fresh, strict=True)]
 
     def expanded(self, pending: Pending, values: Tensor) -> Pending:
-        """The entries to be written for new ones [B, M, P]: of a row that drops some, all that it keeps."""
+        """The entries to write for new ones [B, M, P]; for a row that drops some, all that it keeps."""
         dropped = [
             have + new - cached
             for have, new, cached in zip(
@@ -60,7 +60,7 @@ class WindowEntries:
         return Pending(pending.first, (pad_sequence(parts, batch_first=True),), fresh, starts, cached)
 
     def write(self, pending: Pending) -> None:
-        """Takes note of written entries."""
+        """Records written entries."""
         pending, self.instead = self.instead or pending, None
         values = pending.pairs[0]
         if self._values is None:
@@ -75,24 +75,24 @@ class WindowEntries:
         self.totals = [self.totals[row] for row in rows.tolist()]
 
     def _of_all(self, values: Tensor) -> Tensor:
-        """The values with places for rows that have none yet."""
+        """The values, padded for rows that have none yet."""
         return pad(values, (0, 0, 0, 0, 0, len(self.totals) - len(values)))
 
 
 class RowSession:
     """Common base of sessions over a `SlotCache`: rows that join, commit at their own pace, and leave.
 
-    Of newly committed pairs it keeps the tokens [B, M] and their features side by side [B, M, A D]. A drafter's session
-    defines what it makes of them for a draft (`prepare`), how it takes them in (`take`), the slots that then hold them
+    Of newly committed pairs it keeps the tokens [B, M] and their concatenated features [B, M, A D]. A drafter's session
+    defines how they become a draft's entries (`prepare`), how these are cached (`take`), the slots that then hold them
     (`seen`), and its other state of a row (`join`, `leave`).
 
     Args:
         like: a tensor on the drafter's device.
         spec: the features of a pair.
-        slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache has room for them.
-        spare: how many slots more than it needs the cache gets when it is made or grown.
-        layers: how many layers' keys and values it caches.
+        slots: the most rows.
+        room: the most positions of a row, for which the cache has room.
+        spare: number of spare slots that the cache gets when it is made or grown.
+        layers: number of layers whose keys and values are cached.
     """
 
     def __init__(self, like: Tensor, spec: PairSpec, slots: int, room: int, spare: int, layers: int = 1) -> None:
@@ -100,12 +100,12 @@ class RowSession:
         self.counts: list[int] = []  # entries of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
-        self._draft: list[Blocks] | Callable[[], Blocks] = []  # or what makes the root, once that is asked for
+        self._draft: list[Blocks] | Callable[[], Blocks] = []  # or a function that makes the root on demand
         self.windowed: WindowEntries | None = None
-        """Entries that a window keeps; None without one."""
+        """The entries that a window keeps; None without a window."""
         self._commits: list[PendingCommit] = []
         self._waiting: list[int] = []  # entries of each row in these commits; only the first rows may have none
-        self._asked, self._idle = False, False  # whether a draft was asked for since the last cycle; whether none was
+        self._asked, self._idle = False, False  # whether a draft was requested since the last cycle; whether none was
 
     @property
     def draft(self) -> list[Blocks]:
@@ -128,13 +128,13 @@ class RowSession:
     def pending_commit(self, rows: range, committed: Committed) -> PendingCommit:
         """A commit to these rows, to be read by the next draft.
 
-        By default its entries are the pairs. A session that has fewer entries than pairs keeps their positions with
-        them, since an entry's number is then no longer its position.
+        By default its entries are the pairs. A session with fewer entries than pairs also keeps their positions, since
+        an entry's index is then no longer its position.
         """
         return PendingCommit(rows, committed.counts, committed)
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Returns entries as a draft takes them in, [B, M, ..] each; by default as they were kept."""
+        """Converts kept entries into a draft's inputs, [B, M, ..] each; by default unchanged."""
         return entries
 
     def take(self, pending: Pending) -> Blocks:
@@ -154,8 +154,8 @@ class RowSession:
     def commit(self, committed: Committed) -> None:
         """Keeps newly committed pairs; rows that come with a prompt are new, and follow the others.
 
-        They wait for the next draft. Where a tree policy drafts nothing for some cycles there is one forward for all
-        that was committed meanwhile, prompts of new rows included, and none for rows that have left before.
+        They wait for the next draft. If a tree policy drafts nothing for some cycles, one forward pass then reads all
+        that was committed meanwhile, prompts of new rows included, and nothing of rows that have left.
         """
         first = 0 if committed.prompt is None else len(self.counts)
         commit = self.pending_commit(range(first, first + len(committed.tokens)), committed)
@@ -194,14 +194,14 @@ class RowSession:
         self.leave(rows)
 
     def flush(self) -> None:
-        """Takes in the pending pairs; then a draft can start at the root of every row."""
+        """Caches the pending pairs, so that a draft can start at the root of every row."""
         if (pending := self.pending) is not None:
             root = self.take(pending)
             self.flushed(pending, lambda: root)
 
     @property
     def waiting(self) -> int:
-        """The most entries of a row that are to be taken in."""
+        """The most pending entries of a row."""
         return max(self._waiting, default=0)
 
     @property
@@ -214,7 +214,7 @@ class RowSession:
 
     @property
     def pending_shape(self) -> Pending | None:
-        """The rows of pending commits, and how many entries each has, without the entries."""
+        """The rows and entry counts of pending commits, without the entries."""
         if not self._commits:
             return None
         first = self._waiting.count(0)
@@ -229,11 +229,11 @@ class RowSession:
         return oldest.committed if complete and oldest.entries is None and self.windowed is None else None
 
     def within(self, entries: WindowEntries, pending: Pending) -> Pending:
-        """Pending pairs as they are written within a window: all that a row keeps, where it drops some."""
+        """The pending pairs to write within a window; for a row that drops some, all that it keeps."""
         return entries.expanded(pending, pending.pairs[0])
 
     def flushed(self, pending: Pending, root: Callable[[], Blocks]) -> None:
-        """Takes note that pending pairs were taken in, given a function that makes their rows' root."""
+        """Records that pending pairs were cached, given a function that makes their rows' root."""
         if self.windowed is not None:
             self.windowed.write(pending)
             self.windowed.totals = [had + new for had, new in zip(self.windowed.totals, self._waiting, strict=True)]
@@ -243,9 +243,9 @@ class RowSession:
         self._draft = [self.draft[0].stack(root())] if pending.first else root
 
     def aim_after(self, pending: Pending, length: int, width: int | None = None) -> Tensor:
-        """Returns the slots [B, length] after the entries that pending rows had, where the next pass writes.
+        """Aims the next pass at the slots after the pending rows' entries, and returns these slots, [B, length].
 
-        It sees the slots below `width`; None: up to the last of these.
+        The pass sees the slots below `width`; None: up to the last of these.
         """
         starts, end, device = pending.starts, max(pending.starts) + length, pending.pairs[0].device
         even = min(starts) == max(starts)
@@ -256,6 +256,6 @@ class RowSession:
         return slots
 
     def reserve(self, slots: int) -> None:
-        """Sees to it that the cache has this many slots."""
+        """Grows the cache to at least this number of slots."""
         if slots > self.cache.capacity:
             self.cache.grow(max(2 * self.cache.capacity, max(slots, self.room) + self.spare))

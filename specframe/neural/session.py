@@ -1,9 +1,9 @@
-"""Decoding state of a drafter over decoder layers of its own: the committed pairs, and the draft in the making.
+"""Decoding state of a drafter over its own decoder layers: the committed pairs, and the current draft.
 
 With one attention layer, a position's key and value depend on the layer's input at that position alone. Of several
 layers, all but the last are causal, so that keys and values depend on the pairs up to their own. So blocks need no
 fixed alignment, and a cycle may commit any number of tokens: the last block is always the one that ends at the newest
-pair, and a pair that is asked again has the keys and values that it had.
+pair, and a pair that is queried again has the same keys and values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PairNetwork(Protocol):
         """The width of the layer's inputs, D."""
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The taps' features side by side as one: [.., A D] -> [.., D]."""
+        """Fuses the taps' concatenated features: [.., A D] -> [.., D]."""
 
     def start(self, batch: int) -> State:
         """The state before the first pair: tensors [P, batch, D]."""
@@ -55,7 +55,7 @@ class PairNetwork(Protocol):
         """The layer's inputs for pairs, and the state after them: [B, M, 2D] -> [B, M, D]."""
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The inputs that ask for the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        """The mask inputs, which query the levels after a pair's first: [.., 2D] -> [.., K - 1, D]."""
 
     def features(self, outputs: Tensor) -> Tensor:
         """The part of the layer's outputs that is fed back: [.., P] -> [.., D]."""
@@ -67,23 +67,23 @@ class PairNetwork(Protocol):
 class FeatureSession(RowSession):
     """The decoding state of a session's rows, for drafters over decoder layers.
 
-    Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
+    Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` turns it into the
     layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of k = 1
     and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: then the first of a block's k
     queries, j = 1, is a pair, and the others are masks after it; without masks j = k.
 
-    Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs before the
+    Slots of the cache: pair i of a row is at slot i + j - 1. The first j - 1 slots stand for pairs before the
     first, which do not exist: their input is zero, and no query sees them. Only a row with fewer than j pairs predicts
-    from there, for positions without a pair, which count as position 0. After the longest row's pairs stand the
-    draft's, at the same slots in every row, until the next commit writes over them. Masks follow all pairs for
-    the length of one forward; no later one sees them.
+    from there, for positions without a pair, which count as position 0. The draft's pairs follow those of the longest
+    row, at the same slots in every row, until the next commit overwrites them. Masks follow all pairs during one
+    forward pass; no later pass sees them.
 
     Args:
-        network: the drafter's.
+        network: the drafter's network.
         embed: the target's token embedding, [..] -> [.., D].
-        slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache has room for them.
-        spare: how many slots more than it needs the cache gets when it is made or grown.
+        slots: the most rows.
+        room: the most positions of a row, for which the cache has room.
+        spare: number of spare slots that the cache gets when it is made or grown.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class FeatureSession(RowSession):
         embed(torch.zeros(1, dtype=torch.int64, device=like.device))  # a target finds its rule once, by a forward pass
         self.masked = network.levels > 1
         self.block = network.levels if self.masked else network.block
-        self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
+        self.asking = 1 if self.masked else self.block  # j, the number of a block's queries that are pairs
         self.compiled: CompiledLayers | None = None
-        """The layers by torch.compile, once `compile` was called."""
+        """The layers by torch.compile, after a call of `compile`."""
         none = network.start(0), like.new_zeros(0, self.asking - 1, network.width)
         self.carried: Carried | Callable[[], Carried] = none
-        """The state and inputs after each row's pairs, or a function that makes them once they are asked for."""
+        """The state and inputs after each row's pairs, or a function that makes them on demand."""
 
     @property
     def deep(self) -> bool:
@@ -123,23 +123,23 @@ class FeatureSession(RowSession):
         return self.carried[1]
 
     def limit(self, window: TextWindow) -> None:
-        """Shows drafts a window of the committed pairs from now on; nothing was committed yet."""
+        """Limits drafts to a window of the committed pairs; called before the first commit."""
         self.windowed = WindowEntries(window)
         self.room = min(self.room, window.most)
 
     def compile(self, layers: CompiledLayers) -> None:
-        """Runs the layers compiled from now on, over no more positions than are written; nothing was committed yet."""
+        """Compiles the layers, with a cache that grows with the written positions; called before the first commit."""
         self.compiled, self.room, self.spare = layers, 0, 0
         self.cache = SlotCache(self.network.layer.count, 0, self.cache.rows, width_of)
 
     def within(self, entries: WindowEntries, pending: Pending) -> Pending:
-        """Pending pairs within a window. With a state, which runs through all pairs, `take` drops some instead."""
+        """The pending pairs to write within a window; with a state, which needs all pairs, `take` drops some later."""
         if not self.state:
             return super().within(entries, pending)
         return replace(pending, held=entries.cached(pending.first, pending.fresh))
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Returns the network's `inputs` argument, [B, M, 2D]: a drafter that drafts nothing fuses nothing."""
+        """Returns the network's `inputs` argument, [B, M, 2D]; features are fused only for a draft."""
         tokens, features = entries
         return (self._pairs(tokens, self.network.fuse(features)),)
 
@@ -170,8 +170,8 @@ class FeatureSession(RowSession):
     def _expand(self, frontier: Frontier) -> Tensor:
         """The layer's outputs for the k levels below each frontier node, [B, F, k, P].
 
-        A node's block are the k path nodes that end at it, each paired with the feature predicted where
-        its parent stands. The state goes on from the node expanded k levels above.
+        A node's block is the k path nodes that end at it, each paired with the feature predicted at its parent's
+        position. The state continues from the node expanded k levels above.
         """
         if frontier.tree.levels == 0:
             self.flush()
@@ -205,19 +205,19 @@ class FeatureSession(RowSession):
         self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
         if frontier.nodes.is_cpu and not any(0 in row for row in frontier.nodes.tolist()):
             return block
-        is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
+        is_root = (frontier.nodes == 0)[..., None, None]  # it may be expanded again together with deeper nodes
         return torch.where(is_root, self.draft[0].outputs[:, :1], block)
 
     def block_of(self, outputs: Tensor) -> Tensor:
-        """The outputs of the pairs that ask for a block, [.., j, P], as those of its levels; masks have the others."""
+        """Maps the outputs of a block's pairs, [.., j, P], to those of its levels; masks give the other levels."""
         return outputs
 
     def take(self, pending: Pending) -> Blocks:
-        """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
+        """Caches pending pairs and advances the state, so that a draft can start; returns the root's block.
 
-        Queries are made again for the j - 1 pairs before, since they belong to the last block; writing their keys and
-        values again changes nothing. In the last layer all queries see all pairs: only the last block's outputs are
-        used. A mask sees the masks before it, too. Positions that come with the pairs take the place of the slots' own.
+        The j - 1 pairs before are queried again, since they belong to the last block; writing their keys and values
+        again changes nothing. In the last layer all queries see all pairs, since only the last block's outputs are
+        used. A mask also sees the masks before it. Positions given with the pairs replace those implied by the slots.
         """
         first, (pairs, *given), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
@@ -238,7 +238,7 @@ class FeatureSession(RowSession):
         even = min(starts) == max(starts)
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
         slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
-        positions, following = (slots - (self.asking - 1)).clamp(min=0), counts  # nothing sees the pairs before
+        positions, following = (slots - (self.asking - 1)).clamp(min=0), counts  # no query sees pairs before the first
         if given:
             positions, following = given[0], ends(given[0], 1, fresh)[:, 0] + 1
         before = self._before(slots, counts, after) if self.deep else None
@@ -258,12 +258,12 @@ class FeatureSession(RowSession):
         return Blocks.of_root(block, state, following)
 
     def _before(self, slots: Tensor, counts: Tensor, width: int) -> Tensor:
-        """Mask of the slots that pairs at slots [B, T] see before the last layer, those up to their own."""
+        """Mask of the slots, up to their own, that pairs at slots [B, T] see in all layers but the last."""
         window = None if self.windowed is None else self.windowed.window
         return pairs_before(slots, counts, width, self.asking - 1, window)
 
     def _ask(self, queries: Queries, slots: int | Tensor, first: int = 0) -> Tensor:
-        """The layer's outputs, [B, T, P]; keys and values are written as `SlotCache.aim` has it."""
+        """The layer's outputs, [B, T, P]; keys and values are written at `slots`: see `SlotCache.aim`."""
         width = queries.mask.shape[2]
         self.reserve(width)
         self.cache.aim(slots, width, first)
@@ -276,8 +276,8 @@ class FeatureSession(RowSession):
         return torch.cat([self.embed(tokens), features], -1)
 
     def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
-        """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the node above."""
-        parent = frontier.tree.parent.clamp(min=0)  # at padding only, a walk may reach above the root
+        """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the parent of the first."""
+        parent = frontier.tree.parent.clamp(min=0)  # for padding only, a path may go beyond the root
         path = [frontier.nodes]
         for _ in range(self.block - 1):
             path.append(parent.gather(1, path[-1]))

@@ -1,4 +1,4 @@
-"""The slot map of a session: which slots of a memory hold which row's entries."""
+"""The slot map of a session: the slots of a memory that hold each row's entries."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SlotMap:
     """Slots of a session's rows: row b's committed entries fill the slots 0 .. counts[b] - 1 of its row of a memory.
 
     A draft's entries are written at the same slots in every row, after the longest one: a slice, not a scatter.
-    Shorter rows get a gap that no query sees; it closes when an accepted path moves down.
+    Shorter rows get a gap that no query sees; it closes when the accepted path is moved down.
 
     Args:
         memory: keys and values, with a row for each of the session's slots.
-        rooted: True if a draft's root is the last committed entry, as in a drafting model; False if it is the first of
-            the draft's, as in a target, which has not processed it yet.
-        device: of the counts.
+        rooted: True if a draft's root is the last committed entry, as in a drafting model; False if it is the draft's
+            first entry, as in a target, which has not processed it yet.
+        device: the device of the counts.
     """
 
     def __init__(self, memory: SlotCache, *, rooted: bool, device: torch.device | None = None) -> None:
@@ -36,10 +36,10 @@ class SlotMap:
         """Committed entries of each row, on the host."""
         self._count: Tensor | None = torch.zeros(0, dtype=torch.int64, device=device)
         self.offset: Tensor | None = None
-        """Position of each row's next token minus its entries, [B] int64; None where the two are the same."""
+        """Position of each row's next token minus its number of entries, [B] int64; None: 0 for all."""
         self._rooted = rooted
         self._queries: Tensor | None = None
-        self._taken = 0  # further slots that are taken in every row: by the entries that `before` leaves out
+        self._taken = 0  # further occupied slots in every row: those of the entries that `before` leaves out
 
     @property
     def count(self) -> Tensor:
@@ -55,7 +55,7 @@ class SlotMap:
 
     @property
     def base(self) -> int:
-        """The first slot that no row's committed entries take."""
+        """The first slot that holds no row's committed entries."""
         return max(self.counts, default=0) + self._taken
 
     @property
@@ -80,7 +80,7 @@ class SlotMap:
 
     @property
     def queries(self) -> Tensor:
-        """The scaled queries of what was just committed, [layers, R, heads, T, D]: see `CommittedMemory`."""
+        """The scaled queries of the newly committed tokens, [layers, R, heads, T, D]: see `CommittedMemory`."""
         if self._queries is None:
             raise CompositionError(
                 "a KV selection of this kind needs queries, which the target's attention does not show"
@@ -94,7 +94,7 @@ class SlotMap:
         return self._queries is not None
 
     def show(self, queries: Tensor | None) -> None:
-        """Keeps the queries [layers, R, T, heads * D] of what is being committed, the newest last."""
+        """Keeps the queries [layers, R, T, heads * D] of the tokens being committed, the newest last."""
         self._queries = queries
 
     def copy(self, row: int, count: int) -> Tensor:
@@ -108,7 +108,7 @@ class SlotMap:
         return self.memory.every[:, row, :, :count].clone()
 
     def join(self, count: Tensor, counts: Sequence[int], offset: Tensor | None = None) -> None:
-        """Adds rows of so many entries, after the others, with the offsets of their positions [A], 0 by default."""
+        """Adds rows with these counts after the others, and the offsets of their positions [A], 0 by default."""
         if offset is not None or self.offset is not None:
             before = torch.zeros_like(self.count) if self.offset is None else self.offset
             self.offset = torch.cat([before, torch.zeros_like(count) if offset is None else offset])
@@ -118,21 +118,21 @@ class SlotMap:
     def advance(self, committed: Committed) -> None:
         """Counts a commit's entries, one for each token."""
         self.counts = [have + new for have, new in zip(self.counts, committed.counts, strict=True)]
-        self._count = None if self.on_host else self.count + committed.count  # made once it is asked for, or at once
+        self._count = None if self.on_host else self.count + committed.count  # made on demand, or at once
 
     def fill(self, count: Tensor, counts: Sequence[int]) -> None:
-        """Takes note that the rows have so many entries, [B] on the device and on the host."""
+        """Sets the rows' numbers of entries, [B] on the device and on the host."""
         self._count, self.counts = count, list(counts)
 
     def rewind(self, count: Tensor, counts: Sequence[int]) -> None:
-        """Forgets all but the first so many entries of each row, [B] on the device and on the host."""
+        """Forgets all but the first `count` entries of each row, [B] on the device and on the host."""
         self._count = torch.minimum(self.count, count)
         self.counts = [min(pair) for pair in zip(self.counts, counts, strict=True)]
 
     def shorten(self, first: int, slots: Tensor) -> None:
         """Drops all entries of the rows from `first` on but those in the slots [layers or 1, R, H or 1, K], ascending.
 
-        -1 follows those of a row that has fewer. Positions stay those of the text.
+        Rows with fewer slots are padded with -1. Positions stay those of the text.
         """
         self.memory.choose(first, slots.clamp(min=0))
         counts = (slots[0, :, 0] >= 0).sum(-1)
@@ -148,13 +148,13 @@ class SlotMap:
         self.counts = [self.counts[row] for row in rows.tolist()]
 
     def places(self, positions: Tensor) -> Tensor | None:
-        """Returns what a model is given as positions [B, T] that are counted in entries; None: they are the same."""
+        """Converts positions [B, T] counted in entries to those passed to the model; None: they are the same."""
         return None if self.offset is None else positions + self.offset[:, None]
 
     def before(self, entries: int) -> Self:
-        """The rows as they were so many entries ago, on the same memory: nodes are written after all entries.
+        """The rows without their last `entries` entries, on the same memory: nodes are written after all entries.
 
-        A row that had fewer sees none. Raises CompositionError where entries cannot be dropped.
+        A row with fewer entries sees none. Raises CompositionError if entries cannot be dropped.
         """
         if not self.memory.rewindable:
             raise CompositionError("recurrent layers keep one state for all committed tokens: none can be dropped")
@@ -167,8 +167,8 @@ class SlotMap:
     def move(self, paths: Sequence[Sequence[int]], nodes: Callable[[], Tensor]) -> None:
         """Moves the entries of accepted paths, the root first, after the committed ones.
 
-        `nodes` makes the paths' tensor [B, A], any node after a row's last, where one is needed. On other devices than
-        a CPU a row with a shorter path moves entries that nothing sees after its end, which the next tree overwrites.
+        `nodes` makes the paths' tensor [B, A] on demand, with arbitrary nodes after a row's last. Except on a CPU, a
+        row with a shorter path also moves entries past its end, which no query sees and the next tree overwrites.
         """
         self.memory.commit(paths)
         base, width = self.base, max(map(len, paths))
@@ -187,11 +187,11 @@ class SlotMap:
         self.memory.compact(self.origin + nodes()[:, start:width], first)
 
     def tree(self, tree: TokenTree) -> Tree:
-        """Returns what the nodes of a whole tree see."""
+        """The visibility of a whole tree's nodes."""
         return Tree(tree.ancestors, self.count, self.base, self.even)
 
     def nodes(self, tree: TokenTree, nodes: Tensor, positions: Tensor) -> Mask:
-        """Returns what nodes [B, F] of a tree with `positions` [B, N] see: the committed slots, and their paths."""
+        """The visibility of nodes [B, F] of a tree with `positions` [B, N]: the committed slots and their paths."""
         count, origin = tree.tokens.shape[1], self.origin
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
         if self._rooted:  # node 0 stands among the committed entries; its slot is that of the longest rows' roots
@@ -201,14 +201,14 @@ class SlotMap:
         return Mask(visible, origin + nodes, positions, origin)
 
     def chosen(self, tree: TokenTree, nodes: Tensor, slots: ChosenSlots) -> Listed:
-        """Returns what nodes [B, F] of a tree see: the chosen slots, and their paths. The tree's root is not committed.
+        """The visibility of nodes [B, F] of a tree whose root is not committed: the chosen slots and their paths.
 
-        Their entries go where those of `nodes` go: a verification writes over them.
+        Their entries are written at the slots of `nodes`, and verification overwrites them.
         """
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, tree.tokens.shape[1]))  # [B, F, N]
         return Listed(slots.slots, path, self.base + nodes, self.base, slots.upper)
 
 
 def _settled(path: Sequence[int], width: int) -> int:
-    """Returns the number of nodes of a kept path that stand in line already; `width` if all do."""
+    """Returns the number of leading path nodes that are already in place; `width` if all are."""
     return next((step for step, node in enumerate(path) if node != step), width)

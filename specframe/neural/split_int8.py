@@ -12,20 +12,20 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 
 SPAN = 64
-"""Tokens that are rounded together; as many of their numbers share a step and a lowest value."""
+"""Number of tokens rounded together; in keys, a channel's 64 values share a step and a minimum."""
 RECENT = 2 * SPAN
-"""Room for the newest tokens, 64 to 127 of which are kept whole."""
+"""Room for the newest tokens, 64 to 127 of which stay in float32."""
 STEPS = 255
 GROUP = 32
-"""Numbers whose halves fill 16 bytes: the lower 4 bits of the bytes are those of the first 16."""
+"""Number of values whose halves fill 16 bytes: the lower 4 bits of the bytes are those of the first 16 values."""
 
 
 @dataclass
 class SplitInt8Storage:
-    """The storage, zero at first; a row's token t is at place t % RECENT until it is rounded."""
+    """The storage, initially zero; a row's token t is at index t % RECENT of `recent` until it is rounded."""
 
     codes: Tensor  # [2, 2 * layers, B, H, S, D / 2] uint8: the upper halves, and the lower ones
-    key_scales: Tensor  # [layers, B, H, S / SPAN, 2, D] float32: a step, and the lowest value
+    key_scales: Tensor  # [layers, B, H, S / SPAN, 2, D] float32: step and minimum
     value_scales: Tensor  # [layers, B, H, S, 2] float32
     recent: Tensor  # [2 * layers, B, H, RECENT + N, D] float32: the newest tokens, and the nodes of a tree
 
@@ -41,15 +41,15 @@ class SplitInt8Storage:
         )
 
     def tensors(self) -> list[tuple[Tensor, int]]:
-        """Each tensor, and which of its dimensions is that of the rows."""
+        """Each tensor with the index of its row dimension."""
         return [(getattr(self, field.name), 2 if field.name == "codes" else 1) for field in fields(self)]
 
 
 class SplitInt8Cache(SlotCache):
-    """Keys and values of native passes: see `SplitInt8Storage`. A token is rounded when it leaves the newest ones.
+    """Keys and values of native passes in split int8: see `SplitInt8Storage`. Only the newest tokens are not rounded.
 
-    Rounded it is seen by tokens at `whole_from` its slot and on: the same ones, whether a text comes token by token, in
-    pieces or as a tree.
+    Which later tokens see the rounded entries of a token depends on their positions alone (`whole_from`), not on
+    whether a text is read token by token, in pieces or as a tree.
     """
 
     def __init__(self, layers: int, capacity: int, rows: int | None = None, widths: object = None) -> None:
@@ -58,7 +58,7 @@ class SplitInt8Cache(SlotCache):
         self.counts: list[int] = [0] * (rows or 1)
 
     def open(self, sample: Tensor, nodes: int) -> SplitInt8Storage:
-        """The storage, with room for so many nodes."""
+        """The storage, with room for `nodes` nodes."""
         rows = self.rows or 1
         with torch.inference_mode(False):  # sessions of either mode may follow
             if self.stored is None:
@@ -73,12 +73,12 @@ class SplitInt8Cache(SlotCache):
             self._append(row, path)
 
     def append(self, row: int, counts: Sequence[int]) -> None:
-        """Keeps the first nodes of the rows from `row` on, so many of each, as the newest tokens."""
+        """Keeps each row's first `counts` nodes, for the rows from `row` on, as the newest tokens."""
         for place, count in enumerate(counts, row):
             self._append(place, range(count))
 
     def begin(self, row: int, rows: int, start: int) -> None:
-        """Records that the rows from `row` on begin anew, or go on, with `start` tokens."""
+        """Records that the rows from `row` on hold `start` tokens."""
         self.counts[row : row + rows] = [start] * rows
 
     def _append(self, row: int, nodes: Sequence[int]) -> None:
@@ -92,7 +92,7 @@ class SplitInt8Cache(SlotCache):
             self._round(row, span)
 
     def _round(self, row: int, span: int) -> None:
-        """Rounds a span of tokens to split int8: keys by steps for each number, values for each token."""
+        """Rounds a span of tokens to split int8, with scales per channel for keys and per token for values."""
         stored = self.stored
         assert stored is not None
         begin = span * SPAN % RECENT
@@ -108,7 +108,7 @@ class SplitInt8Cache(SlotCache):
             stored.codes[half, :, row, :, slots] = (first | second << 4).flatten(-2)
 
     def keep(self, rows: Tensor, width: int | None = None) -> None:
-        """Moves these rows, int64 [R], whole, to the rows 0 .. R - 1."""
+        """Moves these rows, int64 [R], with all their slots, to the rows 0 .. R - 1."""
         order = rows.tolist()
         if self.stored is not None and order != list(range(len(order))):
             for tensor, dim in self.stored.tensors():
@@ -123,7 +123,7 @@ class SplitInt8Cache(SlotCache):
         self.counts[destination] = self.counts[source]
 
     def clear(self) -> None:
-        """Forgets all rows; what no row counts is never seen."""
+        """Forgets all rows; slots beyond a row's count are never seen."""
         self.counts = [0] * len(self.counts)
 
     def grow(self, capacity: int) -> None:
@@ -140,30 +140,30 @@ class SplitInt8Cache(SlotCache):
                 self.stored.value_scales = pad(self.stored.value_scales, (0, 0, 0, more))
 
     def compact(self, source: Tensor, destination: int | Tensor) -> None:
-        """Does nothing: `commit` moved the entries."""
+        """Does nothing, since `commit` has moved the entries."""
 
     def move(self, sources: Sequence[Sequence[int]], destinations: Sequence[Sequence[int]]) -> None:
-        """Does nothing: `commit` moved the entries."""
+        """Does nothing, since `commit` has moved the entries."""
 
     def put_row(self, memory: Tensor, row: int) -> None:
-        """Raises InputError."""
+        """Raises InputError: a row cannot begin with a prefix."""
         raise InputError("keys and values in int8 are kept for whole rows: a row begins with no prefix")
 
     @property
     def every(self) -> Tensor:
-        """Raises CompositionError."""
+        """Raises CompositionError: there are no keys and values to read."""
         raise CompositionError(
             "keys and values in int8 are not shown: take a KV selection that reads none, as `window` does"
         )
 
 
 def _spans(capacity: int) -> int:
-    """The next multiple of a span."""
+    """The capacity rounded up to a multiple of `SPAN`."""
     return -(-capacity // SPAN) * SPAN
 
 
 def _codes(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Codes [P, H, SPAN, D] uint8, with a step and a lowest value, joined at `dim`, for the numbers along it."""
+    """Codes [P, H, SPAN, D] uint8, and the steps and minima of the numbers along `dim`, concatenated there."""
     lowest, highest = numbers.aminmax(dim=dim, keepdim=True)
     step = (highest - lowest) / STEPS
     codes = ((numbers - lowest) / step.where(step > 0, 1.0)).round().clamp(0, STEPS)

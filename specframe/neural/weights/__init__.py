@@ -1,1 +1,1 @@
-"""Weights of drafters: files, shards, and the layers they start from."""
+"""Weights of drafters: files, shards, formats and caches."""

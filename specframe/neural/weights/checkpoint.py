@@ -1,4 +1,4 @@
-"""A drafter's checkpoint: a folder of config.json and model.safetensors, written whole or not at all."""
+"""A drafter's checkpoint: a folder with config.json and model.safetensors, each written atomically."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PART = ".part"
 PICKLED = (".bin", ".pt", ".pth")
 """Suffixes of the names of pickled weights."""
 TRAINING = ("training_args.*", "optimizer.*", "scheduler.*", "rng_state*")
-"""Pickles that trainers leave next to weights: no weights, and more than tensors."""
+"""Pickles that trainers write next to weights: they hold no weights, and objects other than tensors."""
 LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
-"""The names that `replacing` gives to unfinished files of ours."""
+"""Matches the names that `replacing` gives to unfinished files."""
 UNFINISHED = ".model-"
 """Prefix of the names of folders, with suffix `PART`, in which a whole model is written."""
 
@@ -46,11 +46,11 @@ def save(
     *,
     file: str = WEIGHTS,
 ) -> None:
-    """Writes the module's weights, as `file`, and `config` into `folder`, which is made if need be.
+    """Writes the module's weights, as `file`, and `config` into `folder`, which is created if necessary.
 
-    Each file appears whole or not at all: it is written to a temporary name in its folder, flushed to disk and renamed,
-    so a kill or a full disk leaves the earlier checkpoint as it was. `dtype` (torch.bfloat16, for example) stores
-    floating-point weights so; by default they are stored as they are. Raises WeightsError when the
+    Each file is written atomically: under a temporary name in its folder, flushed to disk and renamed, so a kill or a
+    full disk leaves the earlier checkpoint intact. Floating-point weights are stored in `dtype` (torch.bfloat16, for
+    example), by default in their own. Raises WeightsError if the
     folder cannot be written.
     """
     folder = Path(folder)
@@ -66,7 +66,7 @@ def save(
 
 
 def shrink(folder: str | Path, out: str | Path, bits: Bits = 8) -> None:
-    """Writes a checkpoint again with its matrices in 8 or 4 bits, as `load` reads them; the other files are copied.
+    """Writes a copy of a checkpoint with its matrices in 8 or 4 bits, which `load` reads; other files are copied.
 
     Raises WeightsError for a checkpoint that cannot be read, or a folder that cannot be written.
     """
@@ -83,11 +83,11 @@ def shrink(folder: str | Path, out: str | Path, bits: Bits = 8) -> None:
 
 
 def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS, fit: Fit | None = None) -> dict[str, Any]:
-    """The checkpoint's config, after its weights were copied into the module, in the module's own dtype.
+    """Copies a checkpoint's weights into the module, in the module's dtype; returns the checkpoint's config.
 
-    Strict: missing, unexpected and wrong-shape names and values that are not finite raise one WeightsError that lists
-    them all, and the module stays untouched. `folder` may also be `zoo://name` or a Hugging Face Hub name, see
-    `locate`; `file` is the name that the weights have there. `fit` may first change what is stored.
+    Strict: missing and unexpected names, wrong shapes and values that are not finite raise one WeightsError that lists
+    them all, and the module is unchanged. `folder` may also be `zoo://name` or a Hugging Face Hub name, see `locate`;
+    `file` is the name of the weights' file. `fit` may change the stored tensors first.
     """
     where = locate(folder)
     config = read_config(where)
@@ -105,7 +105,7 @@ def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS, fit: Fit
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The checkpoint's config.json, to build the module from before its weights are loaded."""
+    """The checkpoint's config.json, from which the module is built before its weights are loaded."""
     path = locate(folder) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
-    """The shapes of the stored tensors, by name; none of them is read."""
+    """The shapes of the stored tensors, by name, without reading the tensors."""
     where = locate(folder)
     _refuse_pickles(where, file)
     stored = FileTensors(where, file)
@@ -125,17 +125,17 @@ def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
 
 
 def has_weights(folder: Path, *, file: str = WEIGHTS, wanted: Callable[[str], bool] | None = None) -> bool:
-    """Returns whether a folder holds the weights, in one file or in parts, those wanted by name or all.
+    """Returns whether a folder holds weights, all or those wanted by name, in one file or in parts.
 
-    Raises WeightsError for an absent part.
+    Raises WeightsError for a missing part.
     """
     return bool(weight_files(folder, file, wanted))
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:
-    """The checkpoint's config, which has all that is wanted.
+    """Returns the checkpoint's config after checking that it has the wanted values.
 
-    Raises WeightsError, with every contradiction listed, for one that differs; `kind` is its name in the error.
+    Raises WeightsError with a list of all differences; `kind` names the checkpoint in the error.
     """
     config = read_config(folder)
     if problems := [f"\n  {line}" for line in contradictions(config, wanted)]:
@@ -144,7 +144,7 @@ def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") 
 
 
 def contradictions(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The fields in which a stored config differs from what is wanted; a `vocab_size` that is akin to it will do."""
+    """The fields in which a stored config differs from the wanted values; `vocab_size` need only be akin."""
     pairs = ((name, stored.get(name), value) for name, value in wanted.items())
     return [
         f"{name}: the checkpoint has {found!r}, needed is {value!r}"
@@ -154,20 +154,20 @@ def contradictions(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list
 
 
 def target_shape(config: Any) -> dict[str, Any]:
-    """Returns the fields that a drafter's config records of its target, given the target's transformers config."""
+    """The fields of the target's transformers config that a drafter's config records."""
     return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
 
 
 def akin(size: int, other: int) -> bool:
-    """Returns whether vocabularies of these sizes may be one, padded further or with tokens added, by 1 % at most."""
+    """Returns whether vocabularies of these sizes may be the same but for padding or added tokens of at most 1 %."""
     return abs(size - other) <= 0.01 * min(size, other)
 
 
 def locate(name: str | Path, *, pickles: bool = False) -> Path:
-    """The folder that a name stands for: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
+    """The folder that a name refers to: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 
-    Hub snapshots are restricted to JSON and safetensors files; with `pickles`, a repository without safetensors files
-    gives its pickled ones, to be converted. Raises WeightsError when nothing is found.
+    Hub snapshots are restricted to JSON and safetensors files; with `pickles`, the pickled files of a repository
+    without safetensors are downloaded, for conversion. Raises WeightsError if nothing is found.
     """
     place = find_place(name)
     if isinstance(place, Path) and place.is_dir():
@@ -186,7 +186,7 @@ def pickled(folder: Path) -> list[Path]:
 class replacing:
     """A context that gives a temporary path next to `path` to write to, and renames it to `path` on success.
 
-    The file gets the permissions that the user gives to new files; safetensors alone would keep it to its owner.
+    The file gets the user's default permissions; safetensors alone would make it readable only by its owner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,7 +211,7 @@ class replacing:
 
 
 def share(folder: str | Path) -> None:
-    """Gives the files in a folder the permissions that new ones get; safetensors keeps its own to their owner."""
+    """Gives the files in a folder the default permissions; safetensors makes files readable only by their owner."""
     probe = Path(folder) / f".mode.{os.getpid()}{PART}"
     probe.touch()
     mode = probe.stat().st_mode
@@ -224,7 +224,7 @@ def share(folder: str | Path) -> None:
 def remove_parts(folder: Path) -> None:
     """Removes unfinished files of killed processes in a folder that no process writes to now.
 
-    Raises WeightsError when the folder refuses.
+    Raises WeightsError if one cannot be removed.
     """
     try:
         for path in folder.glob(f".*{PART}"):
@@ -237,19 +237,19 @@ def remove_parts(folder: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Returns a short reason: the system's own for an OSError, else the error's first line."""
+    """Returns a short reason: the system's message for an OSError, otherwise the error's first line."""
     own = error.strerror if isinstance(error, OSError) else None
     return own or first_line(error)
 
 
 def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """A contiguous copy of the tensor on the host; tied tensors become two."""
+    """A contiguous copy of the tensor on the host; tied tensors become separate copies."""
     to = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to("cpu", to, copy=True).contiguous()
 
 
 def _refuse_pickles(folder: Path, file: str) -> None:
-    """Raises WeightsError for a folder that has pickled weights in the place of a file."""
+    """Raises WeightsError for a folder that has pickled weights in place of the file."""
     if not weight_files(folder, file) and pickled(folder):
         raise WeightsError(
             f"{folder} holds no {file} but pickled weights, which are not read; convert them once: "
@@ -258,7 +258,7 @@ def _refuse_pickles(folder: Path, file: str) -> None:
 
 
 def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
-    """One line for everything about the stored tensors that does not fit."""
+    """One line for each misfit of the stored tensors."""
     lines = [f"{name}: missing" for name in wanted if name not in stored]
     lines += [f"{name}: unexpected" for name in stored if name not in wanted]
     for name in wanted.keys() & stored.keys():
@@ -271,7 +271,7 @@ def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> lis
 
 
 def _download(name: str, pickles: bool) -> Path:
-    """The Hub snapshot's folder, which holds weights."""
+    """Downloads a Hub snapshot that holds weights; returns its folder."""
     folder = _snapshot(name, ["*.json", "*.safetensors"])
     if any(folder.glob("*.safetensors")):
         return folder
@@ -287,7 +287,7 @@ def _download(name: str, pickles: bool) -> Path:
 
 
 def _snapshot(name: str, wanted: list[str], unwanted: list[str] | None = None) -> Path:
-    """The folder with a Hub repository's files of these patterns."""
+    """Downloads a Hub repository's files of these patterns; returns their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -1,4 +1,4 @@
-"""A drafter in the form that another program reads: the folder, and the settings that program will read there."""
+"""A drafter in the format of another program: its files, and the settings that the program reads from them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Export:
     tensors: Mapping[str, Tensor]
     """Tensors as they are stored."""
     checklist: tuple[tuple[str, str], ...]
-    """Settings that the reading program will infer: a word, and its meaning."""
+    """Settings that the reading program will infer: name and meaning."""
     command: str = ""
-    """Command that starts the program on it; FOLDER stands for the folder."""
+    """Command that starts the program with the checkpoint; FOLDER stands for the folder."""
     file: str = WEIGHTS
-    """The name of the tensors' file; one that ends in .gguf has the config as its metadata."""
+    """Name of the tensors' file; a .gguf file has the config as its metadata."""
     tokenizer: Any = None
-    """The tokenizer that lies in the folder, if any."""
+    """The tokenizer to write into the folder, if any."""
     length: int = 3
-    """Number of tokens that the command drafts in a cycle."""
+    """Number of tokens that the command drafts per cycle."""
 
     def write(self, folder: Path) -> None:
-        """Writes the files, each whole or not at all. Raises WeightsError when the folder cannot be written."""
+        """Writes the files, each atomically. Raises WeightsError if the folder cannot be written."""
         if self.file.endswith(".gguf"):
             self._write_gguf(folder)
             return
@@ -69,15 +69,15 @@ class Export:
 
 @runtime_checkable
 class Exportable(Protocol):
-    """A drafter that other programs have a form for."""
+    """A drafter that can be written in the formats of other programs."""
 
     forms: tuple[str, ...]
-    """The names of these forms, such as vllm."""
+    """The names of these formats, such as vllm."""
 
     def export(self, form: str) -> Export:
-        """The drafter, bound to its target, in one of the forms.
+        """The drafter, bound to its target, in one of the formats.
 
-        Raises WeightsError, with the reason, for a form that has no place for something the drafter needs.
+        Raises WeightsError, with the reason, for a format that cannot represent something the drafter needs.
         """
         ...
 
@@ -87,8 +87,8 @@ def speculators_config(model: str, algorithm: str, tokens: int, target: Pretrain
 
     Args:
         model: the name of the package's class.
-        algorithm: its name for the method.
-        tokens: how many are drafted in a cycle.
+        algorithm: the package's name of the method.
+        tokens: the number of tokens drafted per cycle.
         target: the target's config.
     """
     proposal = {
@@ -115,10 +115,10 @@ def speculators_config(model: str, algorithm: str, tokens: int, target: Pretrain
 
 
 def ambiguous_taps(taps: Iterable[int], layers: int) -> list[str]:
-    """Returns why other programs may read other features than the outputs of these of `layers` layers, if so.
+    """Returns reasons why other programs may read other features than the outputs of these of `layers` layers, if any.
 
     The last layer's output before the final norm is `layer.(L-1)` here. Programs that number hidden states take the
-    last one before the norm or after it, and some leave it out.
+    last one before or after the norm, and some leave it out.
     """
     if layers - 1 not in taps:
         return []

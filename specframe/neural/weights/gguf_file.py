@@ -1,8 +1,8 @@
-"""GGUF files as llama.cpp reads them: Llama's tensors and settings by its names, and a byte-level tokenizer.
+"""GGUF files for llama.cpp: a Llama's tensors and settings under its names, and a byte-level tokenizer.
 
 The rules are those of its converter (`conversion/llama.py`) and loaders (`src/models/llama.cpp`, `eagle3.cpp`).
-Tensors are stored in float32, since llama.cpp rounds activations to the type of a matrix; `llama-quantize` makes files
-small.
+Tensors are stored in float32, since llama.cpp rounds activations to a matrix's type; `llama-quantize` makes files
+smaller.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def llama_settings(architecture: str, config: PretrainedConfig) -> dict[str, Any
 
 
 def llama_reasons(config: PretrainedConfig) -> list[str]:
-    """Returns why layers of this config are not those that `llama_settings` describes, if so."""
+    """Returns reasons why `llama_settings` cannot describe layers of this config, if any."""
     reasons = []
     if config.model_type != "llama":
         reasons.append(f"its layers are {config.model_type}'s, and Llama's alone are written to GGUF")
@@ -60,7 +60,7 @@ def llama_reasons(config: PretrainedConfig) -> list[str]:
 
 
 def llama_tensors(tensors: Mapping[str, Tensor], config: PretrainedConfig) -> dict[str, Tensor]:
-    """Llama's tensors under GGUF names; rows of queries and keys in llama.cpp's order, rotated pairs side by side.
+    """Llama's tensors under GGUF names, with query and key rows in llama.cpp's order: rotated pairs are adjacent.
 
     Raises WeightsError for a tensor that a Llama does not have, InputError without the package gguf.
     """
@@ -79,14 +79,14 @@ def llama_tensors(tensors: Mapping[str, Tensor], config: PretrainedConfig) -> di
 
 
 def _paired(rows: Tensor, heads: int) -> Tensor:
-    """The rows of a projection [heads * size, D]: i and i + size / 2 of each head become neighbours."""
+    """Reorders the rows of a projection [heads * size, D] so that i and i + size / 2 of each head are adjacent."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
 
 
 def tokenizer_settings(tokenizer: Any, vocab: int) -> dict[str, Any]:
     """The metadata of a byte-level tokenizer of `vocab` tokens. Raises WeightsError for one of another kind.
 
-    The pattern that splits texts is left as llama.cpp's default: a drafter reads the target's tokens, no texts.
+    The pattern that splits texts is llama.cpp's default, since a drafter reads the target's tokens, not texts.
     """
     with needs_extra("gguf", USER):
         import gguf
@@ -120,7 +120,7 @@ def tokenizer_settings(tokenizer: Any, vocab: int) -> dict[str, Any]:
 
 
 def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Writes a GGUF file; floating-point tensors in float32, integers as they are. Raises OSError where it cannot."""
+    """Writes a GGUF file, with floating-point tensors in float32. Raises OSError if it cannot be written."""
     with needs_extra("gguf", USER):
         import gguf
     writer = gguf.GGUFWriter(path, settings["general.architecture"])

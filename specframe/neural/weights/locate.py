@@ -1,4 +1,4 @@
-"""The place of a model or checkpoint: `zoo://NAME`, a folder, a GGUF file or a Hub name; and its files' tensors."""
+"""The location of a model or checkpoint: `zoo://NAME`, a folder, a GGUF file or a Hub name; and its files' tensors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SUFFIX = ".safetensors"
 WEIGHTS = f"model{SUFFIX}"
 INDEX = f"{WEIGHTS}.index.json"
 PART = re.compile(rf"model-(\d+)-of-(\d+){re.escape(SUFFIX)}")
-"""Matches the name of a part of the weights: the part's number, and how many there are."""
+"""Matches the name of a part of the weights: the part's number, and the number of parts."""
 
 
 def find_place(name: str | Path) -> Path | str | None:
-    """The folder or GGUF file that a name stands for, else the Hub name that it must be; None where it can be neither.
+    """The folder or GGUF file that a name refers to, otherwise the Hub name that it may be; None if it is neither.
 
-    `model.safetensors`, or a part of it, stands for its folder. A model of the zoo is fetched if need be. Raises
-    PluginError for a zoo name that no plugin has, FetchError for a model that cannot be fetched.
+    `model.safetensors`, or a part of it, refers to its folder. A model of the zoo is downloaded if necessary. Raises
+    PluginError for a zoo name that no plugin has, FetchError for a model that cannot be downloaded.
     """
     text = str(name)
     if text.startswith("zoo:/"):  # Path() swallows one of the two slashes
@@ -45,10 +45,10 @@ def find_place(name: str | Path) -> Path | str | None:
 
 
 def check_shards(place: Path | str, named: str | None = None, revision: str | None = None) -> None:
-    """Raises WeightsError where an index leads to anything but safetensors files in its own folder.
+    """Raises WeightsError if an index names anything but safetensors files in its own folder.
 
     transformers would unpickle other files, and follow paths out of the folder. `place` is a folder or a Hub name,
-    `named` the file that the model's config names, if it does (`transformers_weights`).
+    `named` the file that the model's config names, if any (`transformers_weights`).
     """
     names = {INDEX} if named is None else {named}
     for name in names:
@@ -62,7 +62,7 @@ def check_shards(place: Path | str, named: str | None = None, revision: str | No
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """The file of every tensor, by its name. Raises WeightsError for names of other files than safetensors there."""
+    """The file of every tensor, by its name. Raises WeightsError unless all are safetensors files of this folder."""
     try:
         index: Any = json.loads(path.read_text(encoding="utf-8"))
         places: dict[str, str] = dict(index["weight_map"])
@@ -76,10 +76,10 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def weight_files(folder: Path, file: str = WEIGHTS, wanted: Callable[[str], bool] | None = None) -> list[Path]:
-    """The weights' file in a folder, or its parts: those of an index, else those that are named as parts; or nothing.
+    """The weights' file in a folder, or its parts: those of an index, otherwise those named as parts; may be empty.
 
-    `wanted` chooses tensors by name: parts without any are left out, where an index lists them. Raises WeightsError for
-    an absent part, and for an index that is none.
+    `wanted` selects tensors by name: parts of an index without any of them are left out. Raises WeightsError for a
+    missing part, and for an invalid index.
     """
     if (folder / file).is_file():
         return [folder / file]
@@ -101,7 +101,7 @@ def is_unlisted(folder: Path) -> bool:
 
 
 def _require_parts(folder: Path, names: list[str], wanted: Collection[str] | None = None) -> list[Path]:
-    """The paths of the wanted parts. Raises WeightsError for an absent one."""
+    """The paths of the wanted parts. Raises WeightsError for a missing one."""
     chosen = [(number, folder / name) for number, name in enumerate(names, 1) if wanted is None or name in wanted]
     for number, path in chosen:
         if not path.is_file():
@@ -110,9 +110,9 @@ def _require_parts(folder: Path, names: list[str], wanted: Collection[str] | Non
 
 
 class FileTensors(Mapping[str, Tensor]):
-    """The tensors of a folder's weights, in one file or in parts, as `weight_files` finds them; read when asked for.
+    """The tensors of a folder's weights, in one file or in parts, found by `weight_files` and read on demand.
 
-    Raises WeightsError where there is no file, or one that cannot be read.
+    Raises WeightsError if there is no file, or one cannot be read.
     """
 
     def __init__(self, folder: Path, file: str = WEIGHTS, wanted: Callable[[str], bool] | None = None) -> None:
@@ -135,7 +135,7 @@ class FileTensors(Mapping[str, Tensor]):
         return len(self._places)
 
     def shape(self, name: str) -> list[int]:
-        """The shape of a tensor, which is not read."""
+        """The shape of a tensor, without reading it."""
         path, opened = self._places[name]
         with _reading(path):
             return list(opened.get_slice(name).get_shape())
@@ -155,13 +155,13 @@ def _is_bare(name: str, suffix: str) -> bool:
 
 
 def _find(place: Path | str, name: str, revision: str | None) -> Path | None:
-    """The file on this machine, fetched from the Hub if need be; None where there is none."""
+    """The file on this machine, downloaded from the Hub if necessary, or None."""
     if isinstance(place, Path):
         return place / name if (place / name).is_file() else None
     from transformers.utils import cached_file
 
     try:
         found = cached_file(place, name, revision=revision or "main", _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError):  # without the file, or the Hub, loading fails as well, with the reason
+    except (OSError, ValueError):  # then loading fails, too, and reports the reason
         return None
     return None if found is None else Path(found)

@@ -1,4 +1,4 @@
-"""The target that a drafter was trained for: its identity, as the drafter's config.json records it, and its tokens."""
+"""The target that a drafter was trained for: its identity, recorded in the drafter's config.json, and its tokens."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class TargetIdentity:
 
 
 def identity_of(target: Target) -> TargetIdentity | None:
-    """The identity of a target's model, by its method `identify`; None for a target without one."""
+    """The identity of a target's model, from its method `identify`; None for a target without one."""
     identify: Callable[[], TargetIdentity] | None = getattr(target, "identify", None)
     return None if identify is None else identify()
 
 
 TRAINED_FOR = "trained_for"
-SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 """The entry of config.json: the target's name and fingerprint."""
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def record_target(folder: Path, target: Target) -> None:
-    """Writes which target a drafter belongs to into its config.json, where the target has an identity.
+    """Records the target in a drafter's config.json, if the target has an identity.
 
-    Raises WeightsError when the folder cannot be written; the config stays as it was.
+    Raises WeightsError if the folder cannot be written; then the config is unchanged.
     """
     own = identity_of(target)
     if own is None:
@@ -68,7 +68,7 @@ def record_target(folder: Path, target: Target) -> None:
 
 
 def trained_for_another(weights: str | Path, target: Target) -> str | None:
-    """The name of the target that a drafter was trained for, where that is known to be another one than this.
+    """The name of the target that a drafter was trained for, if it is known to be another one; None otherwise.
 
     Raises WeightsError for a Hub name that is not found.
     """
@@ -82,7 +82,7 @@ def trained_for_another(weights: str | Path, target: Target) -> str | None:
 
 
 def warn_of_another(part: str, weights: str | Path, target: Target) -> None:
-    """Warns of weights that were trained for another target than this."""
+    """Logs a warning if the weights were trained for another target."""
     theirs = trained_for_another(weights, target)
     if theirs is not None and (own := identity_of(target)) is not None:
         logging.getLogger(__name__).warning(
@@ -92,7 +92,7 @@ def warn_of_another(part: str, weights: str | Path, target: Target) -> None:
 
 
 def _read(config: dict[str, Any]) -> TargetIdentity | None:
-    """The identity in a config; None where there is none, or one of another form."""
+    """The identity in a config; None if it is missing or has another form."""
     found = config.get(TRAINED_FOR)
     values = [found.get(name) for name in ("name", "fingerprint")] if isinstance(found, dict) else []
     if not values or not all(isinstance(value, str) for value in values):
@@ -101,12 +101,12 @@ def _read(config: dict[str, Any]) -> TargetIdentity | None:
 
 
 def _shown(text: str) -> str:
-    """A name that may come from outside, with its control characters as escapes."""
+    """An untrusted name with its control characters escaped."""
     return text if text.isprintable() else ascii(text)
 
 
 def require_vocabulary(folder: str | Path, vocab: int) -> None:
-    """Raises WeightsError for a drafter whose config names the size of another family's vocabulary."""
+    """Raises WeightsError for a drafter whose config has another family's vocabulary size."""
     theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
     if isinstance(theirs, int) and not akin(theirs, vocab):
         raise WeightsError(
@@ -117,9 +117,9 @@ def require_vocabulary(folder: str | Path, vocab: int) -> None:
 
 @dataclass
 class KnownRows:
-    """Gives stored tensors that have a row for each token the rows of another padding of the vocabulary.
+    """Fits stored tensors with a row for each token to another padding of the vocabulary.
 
-    Rows beyond `vocab` are left out, and missing ones are 0.
+    Rows beyond `vocab` are dropped, and missing ones are 0.
     """
 
     vocab: int
@@ -127,7 +127,7 @@ class KnownRows:
     """Number of first tokens that all of them have a row for; None: all tokens."""
 
     def __call__(self, stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of `stored`, those that `wanted` has with `vocab` rows in its size."""
+        """The tensors of `stored`; those with `vocab` rows in `wanted` get that number of rows."""
         return {name: self._fit(tensor, wanted[name]) if name in wanted else tensor for name, tensor in stored.items()}
 
     def _fit(self, stored: Tensor, wanted: Tensor) -> Tensor:
@@ -149,12 +149,12 @@ def identify(model: nn.Module, config: Any, name: str | None) -> TargetIdentity:
 def fingerprint(model: nn.Module, config: Any) -> str:
     """A hash of the model's shape and norms.
 
-    Norms are small, differ after every training, and no quantization rounds them. They are taken in bfloat16: a copy in
-    another dtype has the same.
+    Norms are small, differ after every training, and are never quantized. They are hashed in bfloat16, so that a copy
+    in another dtype has the same fingerprint.
     """
     digest = hashlib.sha256(repr([getattr(config, name, None) for name in SHAPE]).encode())
     for module in model.modules():
-        weight = dict(module.named_parameters(recurse=False)).get("weight")  # not by its name: packed ones would unpack
+        weight = dict(module.named_parameters(recurse=False)).get("weight")  # attribute access would unpack it
         if weight is not None and weight.dim() == 1:
             digest.update(weight.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:16]

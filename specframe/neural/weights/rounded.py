@@ -1,4 +1,4 @@
-"""Weights stored in 8 or 4 bits: a half and a third of bfloat16's size, and what `quantize` decodes with anyway."""
+"""Weights stored in 8 or 4 bits: a half and a third of bfloat16's size, in the precision that `quantize` uses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from specframe.native.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
 CODES, SCALE = ".codes", ".scale"
 """Suffixes of the names of a rounded matrix's two tensors: [N, K] uint8 and [N, K / 32] float16."""
 PAIRS, LOW = ".pairs", ".low"
-"""Those of a matrix in 4 bits, with its scale: two codes a byte, [N, K / 2] uint8, and [N, K / 32] float16."""
+"""Suffixes for a matrix in 4 bits, with its scale: two codes per byte, [N, K / 2] uint8, and [N, K / 32] float16."""
 
 
 def round_matrices(tensors: Mapping[str, Tensor], bits: Bits = 8) -> dict[str, Tensor]:
-    """The tensors with each matrix quantized, in blocks of 32 inputs; others, not divisible, in bfloat16."""
+    """The tensors with each matrix quantized in blocks of 32 inputs; others, and indivisible ones, in bfloat16."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dim() == 2 and tensor.shape[1] % BLOCK == 0:
@@ -36,7 +36,7 @@ def round_matrices(tensors: Mapping[str, Tensor], bits: Bits = 8) -> dict[str, T
 
 
 def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they were before `round_matrices`, but for the rounding: matrices in float32."""
+    """The tensors as they were before `round_matrices`, up to rounding; matrices in float32."""
     whole = dict(stored)
     for name in _rounded(stored, CODES):
         whole[name] = PackedBlocks(whole.pop(name + CODES), whole.pop(name + SCALE), None).values()
@@ -48,7 +48,7 @@ def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_rounded(file: Path) -> dict[str, Tensor] | None:
-    """The tensors of a safetensors file with quantized matrices, restored; None for a file without, or no file."""
+    """The restored tensors of a safetensors file with quantized matrices; None without these or without a file."""
     if not file.is_file():
         return None
     with safe_open(file, framework="pt") as stored:

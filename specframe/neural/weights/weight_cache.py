@@ -1,7 +1,7 @@
 """Packed weights in the user's cache: written once, memory-mapped by every later start, the oldest removed first.
 
-Mapped pages are shared between processes. Files are replaced by renaming and removed by unlinking, so what another
-process has mapped stays whole; only a program that truncates a file in place could take pages from one that reads it.
+Mapped pages are shared between processes. Files are replaced by renaming and removed by unlinking, so another process's
+mapping stays intact; only a program that truncates a file in place could remove pages that another one reads.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from specframe.recipes.folders import cache_folder
 log = logging.getLogger(__name__)
 
 SIZE = "SPECFRAME_PACKED_GB"
-"""Environment variable: gigabytes that packed weights may take in the cache; 0 keeps none."""
+"""Environment variable: the most gigabytes of packed weights in the cache; 0 keeps none."""
 GIGABYTES = 16.0
 SUFFIX = ".packed"
 MAGIC = b"specframe packed weights 1\n"
 LINE = 64
-"""Bytes that tensors are aligned to."""
+"""Alignment of tensors, in bytes."""
 SMALLEST = 32 << 20
-"""Bytes below which weights are packed as fast as they are read."""
+"""Bytes below which weights are not cached, since packing them is as fast as reading them."""
 PIECE = 1 << 20
 ENDS = 1 << 16
-"""Bytes at both ends of a file that are part of its identity: the header is at one of them."""
+"""Number of bytes at both ends of a file that identify it: the header is at one of them."""
 DTYPES = {str(dtype): dtype for dtype in (torch.uint8, torch.bfloat16, torch.float16, torch.float32)}
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """The tensors of a model as native code reads them, and what else there is to know of them."""
+    """The tensors of a model as native code reads them, and further values about them."""
 
     tensors: Mapping[str, Tensor]
     notes: Mapping[str, Any]
-    """Values of JSON."""
+    """Further values, in JSON types."""
     memory: mmap.mmap | None = None
 
     def release(self) -> None:
-        """Gives back the pages that were read so far; those that are read again are mapped again."""
+        """Releases the pages that were read so far; they are mapped again when they are read again."""
         if self.memory is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.memory.madvise(mmap.MADV_DONTNEED)
 
@@ -77,10 +77,10 @@ def weights_folder() -> Path:
 
 
 def entry_of(files: Iterable[Path], *facts: object) -> Path | None:
-    """The file of the weights that are packed from some files, by facts such as the precision.
+    """The cache file of the weights packed from `files`, with `facts` such as the precision.
 
-    A file is known by its path, size, time and both of its ends; the layout of packed weights is a fact, too. None
-    where the cache takes none.
+    A file is identified by its path, size, time and both of its ends; the layout of packed weights is also part of the
+    key. None if the cache keeps none.
     """
     if _limit() <= 0:
         return None
@@ -96,7 +96,7 @@ def entry_of(files: Iterable[Path], *facts: object) -> Path | None:
 
 
 def read_packed(path: Path) -> PackedWeights | None:
-    """The weights in a file, mapped; None where there is no whole one that this user alone can write."""
+    """The memory-mapped weights of a file; None unless it is complete and only this user can write it."""
     try:
         with path.open("rb") as opened:
             refuse_strangers(path, "packed weights are not read from")
@@ -104,7 +104,7 @@ def read_packed(path: Path) -> PackedWeights | None:
                 path.unlink()
                 log.warning("the packed weights in %s were damaged; they are made again", path)
                 return None
-            memory = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)  # no writing reaches the file
+            memory = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)  # writes do not reach the file
     except FileNotFoundError:
         return None
     except (OSError, InputError) as error:
@@ -120,9 +120,9 @@ def read_packed(path: Path) -> PackedWeights | None:
 
 
 def write_packed(path: Path, packed: PackedWeights) -> None:
-    """Writes weights, whole or not at all, after removing the oldest others beyond the limit.
+    """Writes weights atomically, after removing the oldest others beyond the limit.
 
-    A cache that cannot be written makes the next start slower, and there is a warning.
+    If the cache cannot be written, the next start is slower, and a warning is logged.
     """
     places, end = {}, 0
     for name, tensor in packed.tensors.items():
@@ -161,10 +161,10 @@ def _write(path: Path, packed: PackedWeights, places: dict[str, tuple[str, list[
 
 
 def _header(notes: Mapping[str, Any], places: dict[str, tuple[str, list[int], int, int]]) -> bytes:
-    """The bytes before the first tensor: magic, length and JSON, whose starts count from the beginning of the file."""
+    """The bytes before the first tensor: magic, length and JSON, with offsets from the beginning of the file."""
     length = -1
     begin = 0
-    while length != begin:  # the starts have as many digits as their numbers need
+    while length != begin:  # the number of digits of the offsets changes the length
         begin = max(length, 0)
         listed = {name: (dtype, shape, begin + start, size) for name, (dtype, shape, start, size) in places.items()}
         text = json.dumps({**notes, "tensors": listed}).encode()
@@ -174,7 +174,7 @@ def _header(notes: Mapping[str, Any], places: dict[str, tuple[str, list[int], in
 
 
 def _check(opened: BufferedReader) -> dict[str, Any] | None:
-    """The notes of an open file; None unless it ends with the digest of what precedes."""
+    """The notes of an open file; None unless it ends with the digest of its contents."""
     notes = _notes(opened)
     size = os.fstat(opened.fileno()).st_size - sha256().digest_size
     digest, left = sha256(), size
@@ -195,7 +195,7 @@ def _notes(opened: BufferedReader) -> dict[str, Any] | None:
 
 
 def _limit() -> float:
-    """Bytes that all packed weights may take. Raises InputError for a limit that is no number."""
+    """The most bytes of all packed weights. Raises InputError for a limit that is not a number."""
     given = os.environ.get(SIZE, "")
     try:
         return float(given or GIGABYTES) * 1e9
@@ -204,7 +204,7 @@ def _limit() -> float:
 
 
 def _make_room(wanted: int) -> None:
-    """Removes the entries that were used longest ago until there is room for `wanted` bytes below the limit."""
+    """Removes the least recently used entries until there is room for `wanted` bytes within the limit."""
     entries = sorted(list_entries(), key=lambda entry: entry.used)
     used = sum(entry.bytes for entry in entries)
     for entry in entries:
@@ -226,9 +226,9 @@ def list_entries() -> list[PackedFile]:
 
 
 def clear_entries() -> int:
-    """Removes all packed weights, and what killed processes left of theirs; returns the bytes that were removed.
+    """Removes all packed weights and unfinished files of killed processes; returns the number of bytes removed.
 
-    Raises InputError where one cannot be removed.
+    Raises InputError if one cannot be removed.
     """
     removed = 0
     for path in [*weights_folder().glob(f"*{SUFFIX}"), *weights_folder().glob(".*.part")]:

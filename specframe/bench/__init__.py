@@ -1,4 +1,4 @@
-"""Contestants side by side: their runs, the figures, the report. Called, it runs a bench of recipes."""
+"""Comparison of contestants: runs, figures and report. Calling the package runs a bench of recipes."""
 
 from specframe._exports import make_callable
 

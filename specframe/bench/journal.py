@@ -17,12 +17,12 @@ REMEDY = "give --fresh to start over"
 
 
 class Journal:
-    """The rounds that are done, in a file that grows a line at a time; its first line identifies the bench."""
+    """The finished rounds, in a file with one line per round; its first line identifies the bench."""
 
     def __init__(self, path: Path, rounds: list[dict[str, Any]], head: str = "") -> None:
         self.path = path
         self._head = head
-        """The first line, where the file is still to be written."""
+        """The first line, if the file is not written yet."""
         self.rounds = rounds
         """Appended rounds, of this session and of earlier ones."""
 
@@ -47,7 +47,7 @@ class Journal:
         return cls(path, rounds)
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Adds a round. Raises SpecframeError when the disk refuses; earlier rounds stay."""
+        """Appends a round. Raises SpecframeError if it cannot be written; earlier rounds stay."""
         try:
             with self.path.open("w" if self._head else "a", encoding="utf-8") as file:
                 file.write(f"{self._head}{json.dumps(entry)}\n")
@@ -65,7 +65,7 @@ class Journal:
 def find_folder(first: Path, bench: Any) -> Path:
     """The first of FOLDER, FOLDER-2, .. that holds no rounds, or those of this bench.
 
-    A folder with a broken journal is taken, too: opening it reports what is wrong.
+    May also be a folder with a broken journal: opening it reports the error.
     """
     mark = _mark(bench)
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
@@ -73,7 +73,7 @@ def find_folder(first: Path, bench: Any) -> Path:
 
 
 def another(folder: Path) -> InputError:
-    """The refusal to add to the rounds of another bench."""
+    """The error for a folder that holds another bench's rounds."""
     return InputError(
         f"{folder} holds the runs of another bench (its contestants, prompts, settings or machine differ); give "
         "another --out, or --fresh to drop them"

@@ -1,4 +1,4 @@
-"""A contest of three in one process: a composition, plain decoding and `generate`, compared turn by turn."""
+"""Compares a composition, plain decoding and `generate` in one process, turn by turn."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of some values, at least one."""
+        """The spread of one or more values."""
         return cls(median(values), min(values), max(values))
 
 
 class Composed:
-    """A composition that is ready to decode, as a contestant; `results` are its decodings so far."""
+    """A prepared composition as a contestant; `results` holds its decodings so far."""
 
     def __init__(self, name: str, pipeline: Pipeline) -> None:
         self.name = name
@@ -66,9 +66,9 @@ class Composed:
 def race(
     contestants: Sequence[Contestant], rows: Sequence[Sequence[int]], repeats: int, seed: int, device: torch.device
 ) -> dict[str, list[Timed]]:
-    """The decodings of each contestant by name, one a turn, in the bench's order of turns.
+    """The decodings of each contestant by name, one per turn, in the bench's order of turns.
 
-    One unrecorded turn warms everything up.
+    An unrecorded warm-up turn comes first.
     """
     named = {contestant.name: contestant for contestant in contestants}
     found: dict[str, list[Timed]] = {name: [] for name in named}
@@ -95,9 +95,9 @@ class Figures:
     speedup: Spread
     """Speedup over plain autoregressive decoding of the same target by this package."""
     speedup_hf: Spread | None
-    """Speedup over `generate` of transformers; None for targets that are no transformers model."""
+    """Speedup over transformers' `generate`; None for targets without a transformers model."""
     plain_vs_hf: Spread | None
-    """Speedup of our plain decoding over `generate`: shows whether our baseline is honest."""
+    """Speedup of this package's plain decoding over `generate`, a check of the baseline."""
     clock: Clock
     identical: bool | None
     """Greedy output equals that of `generate`, ties aside; None when sampling."""

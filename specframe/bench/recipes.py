@@ -1,4 +1,4 @@
-"""A bench of recipes: contestants side by side over prompt sets, with the report that it leaves."""
+"""A bench of recipes: compares contestants over prompt sets and writes a report."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 OPPONENTS = (PLAIN, GENERATE)
-"""The contestants that join the recipes where no others are named: speedups are measured against them."""
+"""The baselines that are added to a bench of recipes only: speedups are measured against them."""
 RUNS = Path("runs")
-"""The folder of results whose place is not given."""
+"""The default folder of results."""
 NAMED = 3
-"""The recipes that the folder of a bench is named after, at most."""
+"""Largest number of recipes in the name of a bench's folder."""
 
 
 class Reporter(Protocol):
-    """Figures of a bench's results, and what people read of them: the extension `report`."""
+    """Computes a bench's figures and writes the report: the extension `report`."""
 
     def summarise(self, results: Mapping[str, Any]) -> dict[str, Any]:
         """The figures of every contestant with their intervals, as plain data."""
 
     def write(self, results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path) -> str | None:
-        """Writes page, tables and plots into the folder; returns what is missing among them, in a sentence."""
+        """Writes page, tables and plots into the folder; returns a sentence about missing ones, or None."""
 
     def table(self, summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-        """The contestants side by side: the columns' names, and a row of texts each."""
+        """The comparison table: the columns' names, and a row of texts per contestant."""
 
     def show(self, summary: Mapping[str, Any]) -> None:
-        """Prints the contestants side by side."""
+        """Prints the comparison table."""
 
     def show_comparison(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """Prints what has changed from one bench's results to another's."""
+        """Prints the changes between two benches' results."""
 
 
 def load_reporter(columns: Sequence[str] = ()) -> Reporter:
     """The reporter of the package specframe-report, its tables with these columns, or with the usual ones.
 
-    Raises PluginError without the package, InputError for a column that there is not.
+    Raises PluginError without the package, InputError for an unknown column.
     """
     reporter: Reporter = discover().extension("report", "specframe bench", "specframe-report")(columns)
     return reporter
@@ -86,7 +86,7 @@ class BenchReport:
     """Contestants that failed, and why."""
 
     def _repr_html_(self) -> str:
-        """The contestants side by side, for notebooks."""
+        """The comparison table as HTML, for notebooks."""
         return render_table(*load_reporter().table(self.summary), caption=str(self.folder))
 
     def to_pandas(self) -> DataFrame:
@@ -133,8 +133,8 @@ def bench(
         check: the check of all answers: number, exact, similar or tests; without one, each set's own.
         run_code: let the check `tests` run code that a model wrote.
         assistant: the assistant model of hf:assisted.
-        out: the folder of results and report; without one, `runs/bench/` and the recipes' names, with a number after
-            them where another bench is there.
+        out: the folder of results and report; default: `runs/bench/` plus the recipes' names, and a number if
+            another bench is there.
         fresh: drop the unfinished bench in `out` instead of resuming it.
         local_code: allow components from `./file.py:Name`.
 
@@ -150,7 +150,7 @@ def bench(
 
 
 def with_opponents(names: Sequence[str]) -> tuple[str | Variant, ...]:
-    """The contestants, `NAME=RECIPE` read; where all are recipes, those that they are measured against, too."""
+    """The contestants, with `NAME=RECIPE` parsed; if all are recipes, with the baselines added."""
     registry = discover()
     words = tuple(named_recipe(name, registry) or name for name in names)
     alone = bool(words) and all(isinstance(word, Variant) or is_recipe(word, registry) for word in words)
@@ -168,10 +168,10 @@ def run_bench(
     cluster: RunRounds | None = None,
     columns: Sequence[str] = (),
 ) -> BenchReport:
-    """Decodes what a journal in the folder does not hold yet, and writes results and report.
+    """Runs the rounds that a journal in the folder does not hold yet, and writes results and report.
 
-    Without `out`, the folder is `first`, or one named after the recipes, or the next of its name that holds no other
-    bench. All that can be checked is checked before models load. Remarks and progress go to standard error.
+    Without `out`, the folder is `first`, or one named after the recipes, with a number if it holds another bench.
+    Errors are detected before models load, if possible. Remarks and progress go to standard error.
     """
     reporter = load_reporter(columns)
     planned = plan_contestants(selection, discover())
@@ -204,7 +204,7 @@ def _name(planned: Contestants) -> str:
 def _run(
     contest: Contest, cluster: RunRounds | None, sets: Sequence[str], out: Path, journal: Journal
 ) -> dict[str, Any]:
-    """The results, written to the folder; what its journal holds already is not decoded again."""
+    """Writes the results to the folder and returns them; rounds in the journal are not decoded again."""
     if not {(entry["repeat"], tuple(entry["prompts"])) for entry in journal.rounds} <= {r.key for r in contest.rounds}:
         raise another(out)  # the models, whose contexts decide about prompts, are others
     if journal.rounds:
@@ -228,7 +228,7 @@ def _report(text: str) -> None:
 
 @contextmanager
 def _progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
-    """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
+    """A listener to the contest's steps that shows a progress bar if standard error is a terminal."""
     entrants = contest.contestants.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)

@@ -37,7 +37,7 @@ def describe_bench(
 
 
 def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str, Any]:
-    """The results of all rounds in the journal, in the rounds' order; numbers that are not finite read null."""
+    """The results of all rounds in the journal, in the rounds' order; non-finite numbers become null."""
     order = {this.key: this.index for this in contest.rounds}
     entries = sorted(journal.rounds, key=lambda entry: order[entry["repeat"], tuple(entry["prompts"])])
     runs = [line for entry in entries for line in entry["runs"]]
@@ -78,7 +78,7 @@ PENALTIES = (
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
     *("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "grammar"),
 )
-"""Settings of the section `sampling` that are recorded where they change something."""
+"""Settings of the section `sampling` that are recorded if they have an effect."""
 PLAIN = SamplingSettings()
 
 
@@ -132,7 +132,7 @@ def _recipe_name(path: Path) -> str:
 
 
 def _provenance(contestants: Contestants) -> dict[str, Any]:
-    """Describes how the numbers were made; the packages of all recipes' components are among the versions."""
+    """Describes the provenance of the figures, with the package versions of all recipes' components."""
     plans = [entrant.plan for entrant in contestants.entrants]
     parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
     described = describe_run(Plan(plans[0].recipe, parts), {})

@@ -63,7 +63,7 @@ class SuiteBench:
 
 @dataclass(frozen=True)
 class SuiteEntry:
-    """A recipe that takes part under a name, or with values of its own."""
+    """A recipe with a name or overrides."""
 
     recipe: str
     label: str = ""
@@ -201,7 +201,7 @@ def _convert(source: Source, key: Key, kind: type[SuiteBench | SuiteEntry], data
 
 
 def _origin(source: Source, key: Sequence[str | int]) -> str:
-    """The place of a value, or of what is around it: "file:line"."""
+    """The place of a value or of the section around it: "file:line"."""
     for end in range(len(key), 0, -1):
         if tuple(key[:end]) in source.origins:
             return source.origins[tuple(key[:end])]

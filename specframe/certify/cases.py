@@ -1,6 +1,6 @@
-"""The cases of a certificate that are enumerated in part: after texts that are certain, and among other rows.
+"""The partly enumerated cases of a certificate: after forced texts, and in batches with other rows.
 
-Of batches the small ones of every size come first, then those that rows leave and join.
+Small batches of every size come first, then batches that rows leave and join.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from specframe.certify.compositions.small import SmallComposition
 from specframe.sampling.laws import Sampling
 
 FEW = 16
-"""The most branches of a case in a batch of one size: what is wrong there is wrong in the first ones."""
+"""Largest number of branches of a case in a batch of one size; errors already show in the first ones."""
 SIZES, CROWD = range(2, 10), 5
-"""Sizes of the batches that a row is decoded in, itself included, and the largest in which it has every place."""
+"""Batch sizes in which a row is decoded, itself included, and the largest size in which it takes every place."""
 OPENING = 3
-"""Cycles, the admission's included, that are certain before a row of a small batch has a choice."""
+"""Number of forced cycles, the admission included, before the first free choice in a small batch."""
 SIDE_BY_SIDE = 4096
-"""Branches that run in one call where a batch has no size of its own."""
+"""Number of branches per call for batches without a fixed size."""
 SESSIONS = 2
-"""Sessions that the parts of a case have decoded before."""
+"""Number of sessions that the parts of a case have decoded before."""
 
 
 PAIRS = 500
-"""The most branches of two levels."""
+"""Largest number of branches over two levels."""
 Compare = Callable[[Emission, int | None, int], Comparison]
-"""Function of an emission, the most branches (None: the certificate's budget), and those that run in one call."""
+"""Function of an emission, its largest number of branches (None: the certificate's budget), and branches per call."""
 AsCase = Callable[[Emission, Comparison, SmallComposition], Case]
-"""Function that notes how a composition is smaller than the recipe's."""
+"""Function that makes a case, with the reductions of the composition relative to the recipe's."""
 
 
 @dataclass
 class TextCases:
-    """The cases of a composition after a text that is certain, and how far these texts reach."""
+    """The cases of a composition after forced texts, and the reach of these texts."""
 
     whole: SmallComposition
-    """The recipe's own composition; where a draft's cost decides, one so low that all nodes pay."""
+    """The recipe's own composition; if costs limit drafts, with costs so low that all nodes pay."""
     compare: Compare
     as_case: AsCase
     budget: int
@@ -52,7 +52,7 @@ class TextCases:
     """The text that the composition drafts under each sampling."""
 
     def after_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """Cases after a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
+        """Yields cases after a forced text: to the deepest level of a draft, a late cycle, and the end of the text."""
         text = self.guided(sampling)
         whole = self.after(f"{label}, certain text", sampling, text.tokens, 0)
         reached = decode(whole)
@@ -67,7 +67,7 @@ class TextCases:
         if text.deep < len(text.tokens):
             yield from self.from_place(f"{label}, from level {text.levels} on", sampling, text.tokens[: text.deep])
         if text.levels > 2:
-            # After a level that is certain, its distribution in the place of the next one's goes unnoticed.
+            # After a forced level, using its distribution instead of the next level's would go unnoticed.
             between = range(text.deep - text.levels + 2, text.deep)
             yield self.pairs(f"{label}, two levels at a time", sampling, text, between)
         last = len(text.counts) - 1
@@ -75,7 +75,7 @@ class TextCases:
         yield self.pairs(f"{label}, each cycle to number {last}", sampling, text, begun)
 
     def pairs(self, name: str, sampling: Sampling, text: Guide, places: Iterable[int]) -> Case:
-        """Two tokens at each of these places of a text that is otherwise certain: the case that is farthest off."""
+        """The case farthest from the target's law, with two free tokens at each of these places of a forced text."""
         cases = []
         for count in places:
             certain = text.tokens[:count]
@@ -87,7 +87,7 @@ class TextCases:
         return replace(max(cases, key=lambda case: case.comparison.tv), partly=True)
 
     def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
-        """Two tokens after a certain text, or one where two have too many branches."""
+        """Yields cases of two free tokens after a forced text, or of one if two have too many branches."""
         for free in (2, 1):
             case = self.case_after(self.after(name, sampling, text, free), text, free)
             if case.settled:
@@ -95,7 +95,7 @@ class TextCases:
         yield replace(case, partly=True)
 
     def case_after(self, emission: Emission, text: tuple[int, ...], free: int, budget: int | None = None) -> Case:
-        """The case of an emission that a certain text begins."""
+        """The case of an emission that starts with a forced text."""
         case = self.as_case(emission, self.compare(emission, budget or self.budget // 5, SIDE_BY_SIDE), self.whole)
         return replace(case, forced=len(text), tokens=free)
 
@@ -106,15 +106,15 @@ class TextCases:
         return self.texts[sampling]
 
     def after(self, name: str, sampling: Sampling, text: tuple[int, ...], free: int, **options: Any) -> Emission:
-        """The composition's emission after a certain text; options as in `SmallComposition.emission`."""
+        """The composition's emission after a forced text; options as in `SmallComposition.emission`."""
         return forced(self.whole.emission(name, sampling, **options), text, free)
 
 
 @dataclass
 class BatchCases:
-    """The cases of a composition, in ever smaller versions, whose row is decoded with others or after them.
+    """The cases of a composition, and of its smaller versions, whose row is decoded with or after other rows.
 
-    The others' random numbers are given, and different ones in every batch.
+    The random numbers of the other rows are fixed, and differ between batches.
     """
 
     versions: Sequence[SmallComposition]
@@ -124,7 +124,7 @@ class BatchCases:
     """The first tokens that the smallest version drafts under each sampling."""
 
     def small(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """Yields the cases of few branches, the smallest batches first."""
+        """Yields the cases with few branches, the smallest batches first."""
         for size in SIZES:
             for before, where in ((0, "first"), (size - 1, "last")):
                 batch = RowsOfBatch.of_size(size, before, mixed=before > 0)
@@ -140,7 +140,7 @@ class BatchCases:
         yield self.after_sessions(f"{label}, after earlier sessions", sampling)
 
     def large(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """Yields the cases whose row has every choice, among others that leave and join."""
+        """Yields the cases in which the row is fully enumerated, among others that leave and join."""
         number, version = 0, 1
         while number < len(BATCHES) and version < len(self.versions):
             case = self.in_batch(f"{label}, among other rows {number + 1}", sampling, BATCHES[number], version)
@@ -162,7 +162,7 @@ class BatchCases:
     def in_small_batch(
         self, name: str, sampling: Sampling, batch: RowsOfBatch, rows: int | None = None, free: int = 1
     ) -> Case:
-        """Tokens after a certain first cycle, with few branches: as many side by side as the batch's size allows."""
+        """The case of tokens after a forced first cycle, with as many parallel branches as the batch's size allows."""
         small = self.versions[-1]
         certain = self.opening(sampling)
         emission = forced(small.emission(name, sampling), certain, free, ending=True)
@@ -179,7 +179,7 @@ class BatchCases:
         return self.openings[sampling]
 
     def after_sessions(self, name: str, sampling: Sampling) -> Case:
-        """A row of parts that have decoded other rows before, in this session and in earlier ones."""
+        """The case of a row whose parts have decoded other rows before, in this session and in earlier ones."""
         small = self.versions[-1]
         emission = replace(small.emission(name, sampling), sessions=SESSIONS)
         return replace(self.as_case(emission, self.compare(emission, None, SIDE_BY_SIDE), small), partly=True)

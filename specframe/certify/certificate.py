@@ -1,4 +1,4 @@
-"""The certificate: a recipe's composition proved lossless by enumeration, and the proof put to the test."""
+"""The certificate: proves a recipe's composition lossless by enumeration, and tests the proof with controls."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from specframe.certify.compositions.emission import Comparison
 from specframe.files.text import render_table
 
 EXACT = 1e-9
-"""A total variation below this is rounding in float64; every known mistake is a million times larger."""
+"""Total variation below this is float64 rounding; every known error is a million times larger."""
 REDUCED = ", small tree"
-"""Ends the name of a case that stands in for one too large to be exhausted."""
+"""Suffix of the name of a case that replaces one too large to be exhausted."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Case:
     among_others: bool = False
     """True if the row was decoded with others."""
     forced: int = 0
-    """Number of first tokens that were certain."""
+    """Number of forced first tokens."""
     partly: bool = False
-    """True where the case counts although not every branch was run: its coverage is printed."""
+    """True if the case counts although some branches were not run; its coverage is printed."""
 
     @property
     def exact(self) -> bool:
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def settled(self) -> bool:
-        """True where no smaller case needs to be run."""
+        """True if no smaller case needs to be run."""
         run = self.comparison.enumeration
         return run.exhausted or run.interrupted or not self.exact
 
@@ -80,7 +80,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A property of a composition whose verifier is lossy, and whether every branch had it."""
+    """A property of a composition with a lossy verifier, and whether every branch had it."""
 
     name: str
     held: bool
@@ -94,56 +94,56 @@ class Certificate:
     """Evidence of a composition's losslessness, by enumeration of the real code."""
 
     promised: bool
-    """Verifier's own declaration."""
+    """True if the verifier declares itself lossless."""
     cases: tuple[Case, ...]
     controls: tuple[Case, ...]
     audit: Audit | None
     interrupted: bool = False
-    """Ctrl-C: the rest was not looked at."""
+    """True if interrupted by Ctrl-C before the remaining cases."""
     reach: Reach = field(default_factory=Reach)
     drafts: bool = True
-    """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
+    """True if the composition drafts at all: then a certificate without accepted tokens proves nothing."""
     shortcuts: tuple[str, ...] = ()
-    """Differences of argmax following from the verifier's rule, or of a native search from the drafter's."""
+    """Differences between argmax following and the verifier's rule, or between a native search and the drafter's."""
     counterexample: Counterexample | None = None
     """The first error as a tree, with the draws that led to it."""
     guarantees: tuple[Guarantee, ...] = ()
-    """Properties of a lossy composition that hold all the same."""
+    """Properties that a lossy composition keeps."""
     unread: tuple[str, ...] = ()
     """The recipe's weights that were not loaded."""
     approximate: bool = False
-    """True if the recipe's target reads parts of prompts: the cases are about what it reads, not about its model."""
+    """True if the recipe's target reads only parts of prompts: the cases then refer to these parts only."""
     distance: dict[str, Any] | None = field(default=None)
     """Distance of such a target from the full one, on the recipe's own model and prompts (`Distance`)."""
     real: dict[str, Any] | None = field(default=None)
-    """Report on the recipe's own model, where that was asked for."""
+    """Report on the recipe's own model, if requested."""
     departure: dict[str, Any] | None = field(default=None)
-    """Share and price of a lossy rule's tokens that are not the target's choice, on the same model (`Departure`)."""
+    """Share and cost of a lossy rule's tokens that differ from the target's argmax, on the same model (`Departure`)."""
 
     @property
     def control_failed(self) -> bool | None:
         """True if every deliberately broken copy failed, as it must; otherwise the certificate proves nothing.
 
-        None where none was run, because the composition itself had failed before.
+        None if no copy was run, because the composition itself had failed.
         """
         return not any(case.exact for case in self.controls) if self.controls else None
 
     @property
     def exhausted(self) -> bool:
-        """True if the certificate rests on complete enumerations (a larger tree may have been added in part)."""
+        """True if the certificate is based on complete enumerations (larger trees may be added in part)."""
         needed = [case for case in self.cases if not case.partly]
         complete = {case.name.removesuffix(REDUCED) for case in needed if case.comparison.enumeration.exhausted}
         return {case.name.removesuffix(REDUCED) for case in needed} <= complete
 
     @property
     def batches(self) -> bool:
-        """True if all cases of a row among others are complete: without them nothing is known about batches."""
+        """True if all cases of a row among others are complete, which the result for batches depends on."""
         runs = [case.comparison.enumeration for case in self.cases if case.among_others and not case.partly]
         return bool(runs) and all(run.exhausted for run in runs)
 
     @property
     def exact(self) -> bool:
-        """True if no case was seen to emit anything but the target's law, and no shortcut to differ from its rule."""
+        """True if no case departs from the target's law and no shortcut from its rule."""
         return bool(self.cases) and all(case.exact for case in self.cases) and not self.shortcuts
 
     @property
@@ -160,28 +160,28 @@ class Certificate:
 
     @property
     def lossless(self) -> bool:
-        """True if every case emits the target's distribution and was run to its end, and the controls failed."""
+        """True if every case is complete and emits the target's distribution, and all controls failed."""
         return self.composed and not self.approximate
 
     @property
     def composed(self) -> bool:
-        """True if the composition emits the distribution of whatever its target reads."""
+        """True if the composition emits the target's distribution given the tokens that the target reads."""
         shown = self.exhausted and self.batches and self.accepting and bool(self.control_failed)
         return self.exact and shown and not self.interrupted
 
     @property
     def guarantees_hold(self) -> bool:
-        """True unless a branch lacked a property that the lossy rule must keep."""
+        """True unless a branch violated a property that the lossy rule must keep."""
         return all(guarantee.held for guarantee in self.guarantees)
 
     @property
     def passed(self) -> bool:
-        """True unless the recipe's own model was decoded and emitted something else, or a guarantee does not hold."""
+        """True unless decoding the recipe's own model gave different output, or a guarantee does not hold."""
         return self.guarantees_hold and (self.real is None or bool(self.real["passed"]))
 
     @property
     def worst(self) -> Case:
-        """The case that is farthest off."""
+        """The case farthest from the target's law."""
         return max(self.cases, key=lambda case: case.comparison.tv)
 
     def as_dict(self) -> dict[str, Any]:

@@ -46,11 +46,11 @@ Listener = Callable[[str, EnumerationProgress], None]
 """Callback that gets the name of the case and the progress of its enumeration."""
 
 ALONE = 120
-"""The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
+"""Largest number of branches of a case that must be run one at a time, which is a thousand times slower."""
 DRAWN = 4
-"""Cycles of texts without force, whose trees the checks at temperature 0 take, too."""
+"""Cycles of unforced texts whose trees are also used by the checks at temperature 0."""
 CONTROL = "control: "
-"""Begins the name of a copy that is broken on purpose."""
+"""Prefix of the name of a deliberately broken copy."""
 PLAIN = Sampling(temperature=1.0)
 """Leaves every token possible, so that deliberately broken copies differ from the original."""
 
@@ -58,12 +58,12 @@ PLAIN = Sampling(temperature=1.0)
 def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
     """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in small form.
 
-    Cases: a row between two others that are admitted before and after it, because a part may mix rows up; the recipe's
-    sampling over `seeds` targets; the same with an end of sequence; the same after texts that are certain, which lead
-    to the deepest level that a draft is accepted to, and to a late cycle; and where that sampling leaves one token
-    possible everywhere, temperature 1 as well, because such a run has one branch only. A case too large to be exhausted
-    with a fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A
-    composition that promises to be lossless and fails a case is not looked at any further.
+    Cases: a row between two others that are admitted before and after it, as a part may mix up rows; the recipe's
+    sampling over `seeds` targets; the same with an end of sequence; the same after forced texts, which lead to the
+    deepest accepted level of a draft and to a late cycle; and, if the sampling leaves only one possible token
+    everywhere, temperature 1 as well, since such a run has a single branch. A case that a fifth of `budget` branches
+    does not exhaust is complemented by the first smaller version that `budget` branches exhaust. The certificate ends
+    if a composition that promises to be lossless fails a case.
     """
     settings: SamplingSettings = plan.settings["sampling"]
     promised = plan.parts["verifier"].build().lossless
@@ -100,11 +100,11 @@ class _Certifier:
     seeds: int
     listener: Listener | None
     promised: bool
-    """The verifier's promise to be lossless: then a case ends where it is broken."""
+    """True if the verifier promises to be lossless: then a case ends at the first error."""
     version: int = 1
-    """The largest of the smaller compositions that was not found to be too large yet."""
+    """Index of the largest reduced composition that has not proved too large so far."""
     failed: tuple[Emission, Comparison] | None = None
-    """The case that does not emit the target's distribution, though it must."""
+    """The case that should emit the target's distribution but does not."""
     astray: Counterexample | None = None
     """An error at temperature 0."""
 
@@ -116,7 +116,7 @@ class _Certifier:
         return TextCases(whole, self.compare, self.as_case, self.budget)
 
     def cases(self, settings: SamplingSettings) -> Iterator[Case]:
-        """Yields all cases, the cheap ones that find most first."""
+        """Yields all cases, starting with the cheap ones that find most errors."""
         samplings = self.samplings(settings)
         label, hot = list(samplings.items())[-1]
         batches = BatchCases(self.versions, self.compare, self.as_case)
@@ -130,13 +130,13 @@ class _Certifier:
                 yield from self.case(f"{label}, target {seed}", sampling, seed=seed)
 
     def check_form(self, settings: SamplingSettings) -> None:
-        """Raises CompositionError where a verdict, in a text of the composition's own, has a wrong form."""
+        """Raises CompositionError if a verdict in a text of the composition is malformed."""
         hot = list(self.samplings(settings).values())[-1]
         decode(self.texts.after("", hot, self.texts.guided(hot).tokens, 0, broken=WellFormed))
         decode(self.texts.whole.emission("", hot, broken=WellFormed), cycles=DRAWN, tokens=0)
 
     def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
-        """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
+        """The recipe's sampling, and temperature 1 if the former is deterministic."""
         own = small_sampling(settings)
         truncated = settings.temperature and (own.top_k or own.top_p < 1 or own.min_p)
         label = f"temperature {settings.temperature:g}" + (", truncated" if truncated else "")
@@ -148,7 +148,7 @@ class _Certifier:
         return found
 
     def case(self, name: str, sampling: Sampling, *, seed: int, eos: int | None = None) -> Iterator[Case]:
-        """The case with the recipe's own tree, and the first smaller one that is exhausted if that was too large."""
+        """Yields the case with the recipe's own tree and, if that is too large, the first exhausted smaller one."""
 
         def run(small: SmallComposition, suffix: str, budget: int) -> Case:
             emission = small.emission(name + suffix, sampling, seed=seed, eos=eos)
@@ -196,8 +196,8 @@ class _Certifier:
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields broken copies of the composition; each must fail.
 
-        A copy may have nothing to do wrong over one target, such as after a refusal where all drafts are accepted: then
-        it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
+        A defect may have no effect over one target, such as an error after rejections if all drafts are accepted. Then
+        it is run over another one, and left out if it never has an effect. Most fail within a fifth of the budget.
         """
         small = self.versions[self.version]
         for name, broken in defects():
@@ -229,7 +229,7 @@ class _Certifier:
         yield from guarantees(partial(self.versions[self.version].emission, sampling=hot), self.compare)
 
     def audit(self) -> Audit:
-        """The drafter audit, which names the guilty slot when a recorded law is wrong."""
+        """The drafter audit, which names the slot whose recorded law is wrong."""
         emission = self.versions[self.version].emission("audit", PLAIN)
         return audit_drafts(emission.parts, PLAIN, prompt=emission.prompt, budget=self.budget, alone=ALONE)
 

@@ -1,4 +1,4 @@
-"""The certificate of one acceptance function: the law of the tokens that it emits, compared with the target's."""
+"""The certificate of a single acceptance function: compares the law of its emitted tokens with the target's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.registry import load_local
 
 NEARLY = 1e-6
-"""A total variation below this may be float32 arithmetic in the foreign code."""
+"""Total variation below this may be float32 rounding in the foreign code."""
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared: fewer where more are out of the budget's reach."""
 SEEDS = 3

@@ -1,4 +1,4 @@
-"""The certificate's other half: the recipe's own model, greedy and sampled, against plain decoding."""
+"""The certificate's second part: compares the recipe's own model with plain decoding, greedy and sampled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENS = 3
 """Tokens of each sample: the prompt's own first one, and those of the first cycle."""
 SHUFFLES = 1999
 LIKELIEST = 20
-"""Number of values of a position counted one by one: rare ones, each seen once or twice, would drown a difference."""
+"""Number of values per position that are counted separately; many rare values would mask a difference."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SampledReport:
 
 @dataclass(frozen=True)
 class RealReport:
-    """Report on the recipe's own model."""
+    """The report on the recipe's own model."""
 
     greedy: GreedyReport
     sampled: SampledReport
@@ -128,7 +128,7 @@ def certify_real(
 
 
 def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_tokens: int) -> GreedyReport:
-    """Greedy output token by token; where it parts, the gap of the two logits against arithmetic noise."""
+    """Compares greedy output token by token; at a divergence, the gap of the two logits with rounding noise."""
     greedy = replace(
         pipeline, sampling=replace(pipeline.sampling, temperature=0.0, max_new_tokens=max_new_tokens, stop=[])
     )
@@ -249,10 +249,10 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def permutation_test(a: Tensor, b: Tensor, shuffles: int = SHUFFLES) -> float:
-    """The p-value of two samples of sequences [N, L] having one law: exact at any size.
+    """The p-value for two samples of sequences [N, L] from one law, exact for any sample size.
 
-    The statistic adds up (n_a - n_b)^2 / (n_a + n_b) over the likeliest values of every single position and of the
-    sequences as a whole, and over all others together.
+    The statistic is the sum of (n_a - n_b)^2 / (n_a + n_b) over the likeliest values of each position and of the whole
+    sequences, with all other values pooled.
     """
     both = torch.cat([a, b])
     columns = [both[:, i : i + 1] for i in range(both.shape[1])] + [both]

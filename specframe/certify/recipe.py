@@ -27,7 +27,7 @@ from specframe.recipes.zoo import ZOO, fetch_model
 RULES = (".verify", ".observe", ".grow")
 """Calls that do not depend on a drafter's size."""
 BUDGET = 100_000
-"""Branches to enumerate per case, at most."""
+"""Largest number of branches enumerated per case."""
 
 
 def certify(
@@ -45,9 +45,9 @@ def certify(
     Args:
         recipe: a file, or the name of a recipe that comes with specframe.
         overrides: `key=value` texts that replace values of the recipe.
-        budget: branches to enumerate per case, at most.
+        budget: the largest number of branches enumerated per case.
         exact_only: only enumerate; do not load the recipe's own model.
-        seconds: end the enumeration after this time; what was not run by then is not shown.
+        seconds: end the enumeration after this time; cases that were not run are not reported.
         listener: called with the name of a case and the progress of its enumeration.
         local_code: allow components from `./file.py:Name`.
 
@@ -107,7 +107,7 @@ def certify_recipe(
 
 
 def _until(end: float, listener: Listener | None) -> Listener:
-    """The listener, which interrupts the enumeration at a time, as Ctrl-C would."""
+    """A listener that interrupts the enumeration at time `end`, like Ctrl-C."""
 
     def listen(name: str, progress: EnumerationProgress) -> None:
         if listener is not None:

@@ -1,4 +1,4 @@
-"""The bench itself: prompts, rounds, and the engine that runs them, here one process, one round after the other."""
+"""The bench: prompts, rounds, and the engine that runs them, by default one process, round by round."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ MACHINE = ("processor", "cores", "threads", "accelerator")
 RunRounds = Callable[[Sequence[Round], Errors, Callable[[Step], None]], Generator[RoundResult, None, None]]
 """A function that yields the result of each round, in any order, and calls a listener with each step.
 
-A round is never divided: all its contestants decode in one process, alternately. Contestants in the errors, which
-their owner keeps up to date meanwhile, take no part in rounds that begin later. Closing the generator ends the running
-rounds.
+A round is never split: all its contestants decode in one process, alternately. Contestants in the errors, which the
+caller updates while rounds run, are left out of later rounds. Closing the generator ends the running rounds.
 """
 
 
 def describe_worker(engine: str) -> dict[str, Any]:
-    """Describes where this process runs rounds: the engine, and the hardware that makes times comparable."""
+    """Describes the engine and the hardware of this process; times are comparable only on equal hardware."""
     hardware = describe_hardware()
     return {"engine": engine} | {key: hardware[key] for key in MACHINE}
 
@@ -69,9 +68,9 @@ class Contest:
         self.errors: Errors = {}
 
     def choose(self, sets: Sequence[PromptSet]) -> None:
-        """Takes prompts that fit every target's context: each set's count, `limit` in all, spread over their tasks.
+        """Selects prompts that fit every target's context: each set's count, `limit` in total, spread over their tasks.
 
-        Raises InputError when none fits.
+        Raises InputError if none fits.
         """
         questions = [question for each in sets for question in each.questions]
         set_of = {question: index for index, each in enumerate(sets) for question in each.questions}
@@ -110,9 +109,9 @@ class Contest:
     def run(
         self, journal: Journal, run_rounds: RunRounds, listener: Callable[[Step], None] = lambda step: None
     ) -> None:
-        """Runs the rounds that the journal does not have, and notes each as it comes in.
+        """Runs the rounds that the journal does not have, and appends each to it when done.
 
-        A contestant that fails takes no further part; its error is kept here and in the journal.
+        A contestant that fails is left out from then on; its error is stored in the contest and the journal.
         """
         for entry in journal.rounds:
             self._note(entry["errors"])

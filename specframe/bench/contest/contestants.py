@@ -1,4 +1,4 @@
-"""The contestants of a bench: words of the command line become contestants around shared targets."""
+"""The contestants of a bench: parses command-line words into contestants that share targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HF = "hf:"
 TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")
 """The built-in contestants that are transformers' own; their words begin with `hf:`."""
 PLAIN, GENERATE = "plain", f"{HF}generate"
-"""The contestants that speedups are measured against, which are kinds of their own."""
+"""The baseline contestants for speedups."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Contestants:
     variables: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template, common to all."""
     misfits: dict[str, str] = field(default_factory=dict)
-    """Variants whose parts do not fit together, by name, and why: they take no part."""
+    """Variants left out because their parts do not fit together: name to reason."""
     targets: dict[str, Target] = field(default_factory=dict)
     """The loaded targets, by `Entrant.target`."""
 
     def load(self, batch: int) -> None:
-        """Loads each target once, and gets every contestant ready around it."""
+        """Loads each target once, and prepares every contestant with it."""
         for entrant in self.entrants:
             first = self.targets.get(entrant.target)
             if first is None:
@@ -165,14 +165,14 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
 
 
 def _require_values(recipe: Recipe, variant: Variant) -> None:
-    """Raises MisfitError for a variant in which one change takes the place of another: its name would be wrong."""
+    """Raises MisfitError for a variant in which one change overrides another, as its name would be wrong."""
     for change in variant.changes:
         if not recipe.holds(change):
             raise MisfitError(f"another of its values takes the place of {change}")
 
 
 def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
-    """The names: the given one, the recipe's file name, or its path where two share that, and the varied options."""
+    """The variants' names: the given one or the recipe's file name (or path, if two are equal), and varied options."""
     stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants if not variant.name})
     found = {}
     for variant in variants:
@@ -189,7 +189,7 @@ def describe_target(plan: Plan) -> str:
 
 
 def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
-    """A name for each target: its model, with its other options where two would be called alike."""
+    """A name for each target: its model, with other options if two names would be equal."""
     parts = {key: p.parts["target"] for key, p in targets.items()}
     short = {key: str(part.options.get("model", part.entry.name)) for key, part in parts.items()}
     counts = Counter(short.values())
@@ -223,7 +223,7 @@ def named_recipe(word: str, registry: Registry) -> Variant | None:
 
 
 def _kind(word: str) -> str:
-    """The word that is usual for a contestant, whichever of its names was given."""
+    """The canonical word for a contestant, given any of its names."""
     bare = word.removeprefix("specframe/")
     return f"{HF}{bare}" if bare in TRANSFORMERS else bare
 
@@ -249,7 +249,7 @@ def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
 
 
 def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None, dict[str, Any]]:
-    """Returns the settings that all recipes share. Raises InputError where they must agree and do not."""
+    """Returns the settings that all recipes share. Raises InputError if they differ."""
     samplings: list[SamplingSettings] = [p.settings["sampling"] for p in plans]
     first = samplings[0]
     for p, other in zip(plans, samplings, strict=True):
@@ -279,6 +279,6 @@ def _require_names(names: Sequence[str]) -> None:
 
 
 def _sibling(target: Target, plan: Plan) -> Target:
-    """A target of its own state and features around the same weights, where the target offers one."""
+    """A target with separate state and features around the same weights, if the target offers one."""
     built: Target = text_of(target).sibling() or plan.parts["target"].build()
     return built

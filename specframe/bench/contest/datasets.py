@@ -74,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True)
 class SetWord:
-    """A prompt set as it is asked for: `gsm8k`, `gsm8k=24` or, one task of a published set, `spec_bench/qa=12`."""
+    """A requested prompt set: `gsm8k`, `gsm8k=24` or, for one task of a published set, `spec_bench/qa=12`."""
 
     name: str
     task: str | None = None
@@ -83,7 +83,7 @@ class SetWord:
 
     @classmethod
     def read(cls, word: str) -> SetWord:
-        """The parts of a word. Raises InputError for a count that measures nothing."""
+        """The parts of a word. Raises InputError for an invalid count."""
         name, equals, count = word.rpartition("=")
         if not equals or not count.isdecimal():
             name, count = word, ""
@@ -149,7 +149,7 @@ def _question(name: str, title: str, number: int, record: PromptRecord, task: st
 
 
 def spread(questions: Sequence[Question], seed: int) -> list[Question]:
-    """The prompts shuffled so that any beginning of the list is spread evenly over sets and tasks."""
+    """The prompts shuffled so that every prefix of the list is spread evenly over sets and tasks."""
     shuffler = random.Random(seed)
     groups: dict[tuple[str, str], list[Question]] = {}
     for question in questions:

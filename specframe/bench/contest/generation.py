@@ -1,4 +1,4 @@
-"""Contestants that decode with transformers' own `generate`, on the very model the recipes use."""
+"""Contestants that decode with transformers' own `generate`, on the same model as the recipes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Generate:
         self._batch = 1
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
-        """Takes the target's model. Raises for a target that is none of transformers' models."""
+        """Takes the target's model. Raises an error for a target without a transformers model."""
         self._model = text_of(target).model
         if not callable(getattr(self._model, "generate", None)):
             raise CompositionError(f"{self.name} needs a target that is a transformers model: {{use: hf, ...}}")
@@ -57,7 +57,7 @@ class Generate:
         return {}
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts, a batch after the other."""
+        """Continues the prompts, batch by batch."""
         tokens: list[list[int]] = []
         arrivals: list[list[float]] = []
         for start in range(0, len(rows), self._batch):
@@ -72,9 +72,9 @@ class Generate:
 
 
 class GenerateCompiled(Generate):
-    """transformers' `generate` with a static cache and torch.compile for its forward passes, prompts aside.
+    """transformers' `generate` with a static cache and torch.compile for its forward passes except over prompts.
 
-    A cache is kept for each power of two of positions, so that another prompt compiles nothing anew.
+    One cache is kept per power of two of positions, so that further prompts need no recompilation.
 
     Args:
         backend: torch.compile's
@@ -155,17 +155,17 @@ class Assisted(Generate):
 
 
 class Ear:
-    """One of transformers' streamers, which only notes when tokens come; the prompt comes first."""
+    """A transformers streamer that records only the arrival times of tokens; the prompt comes first."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self._begun = False
 
     def put(self, value: Tensor) -> None:
-        """Notes the arrival of one token for each row [B], or of several for the only row [1, T]."""
+        """Records the arrival of one token for each row [B], or of several for the only row [1, T]."""
         if self._begun:
             self.times += [perf_counter()] * (value.shape[-1] if value.dim() > 1 else 1)
         self._begun = True
 
     def end(self) -> None:
-        """Needs nothing done."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""Distance of a verifier from the best one: the optimal acceptance of the very drafts that it judged."""
+"""Distance of a verifier from the optimum: the optimal acceptance of the drafts that it verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
 class OptimumWatcher:
-    """A verifier that leaves the verdicts unchanged, and notes the acceptance of the best rule at the root."""
+    """A verifier with unchanged verdicts that records the optimal acceptance at the root."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
@@ -37,7 +37,7 @@ class OptimumWatcher:
 def sum_optimum(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
     """The sum over cycles of the optimal acceptance at the root while decoding the prompts, and their number.
 
-    The decoding is the one that the same seed gives without this. It takes time: nothing here is for timing.
+    Decoding gives the output of the same seed without this measurement, but takes longer, so it must not be timed.
     """
     watcher = OptimumWatcher(pipeline.parts.verifier)
     watched = pipeline.with_parts(verifier=watcher)
@@ -51,10 +51,10 @@ def sum_optimum(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) ->
 def best_at_root(draft: TokenTree, p: Tensor) -> Tensor:
     """The largest probability with which any rule could accept a child of the root: p [B, N, V] -> [B] float64.
 
-    Children drawn from one law are counted by `optimal_acceptance`. Most probable tokens among them are always
-    there, so their whole probability is won, and the drawn ones contend for the rest: by min-cut the optimum is
-    p(top) plus that of p without the top tokens. Where a policy lets a draw decide how many siblings it gets,
-    their number is taken as if it had been settled before.
+    For children drawn from one law it is `optimal_acceptance`. `top` children always exist and are accepted with
+    their whole probability, and the sampled ones compete for the rest: by min-cut the optimum is p(top) plus
+    that of p without the top tokens. If a policy's draws determine the number of siblings, the number is
+    treated as fixed.
     """
     children = (draft.parent == 0) & draft.valid  # [B, N]
     return torch.stack([_best(draft, row, children[row].nonzero().squeeze(1), p[row, 0]) for row in range(len(p))])

@@ -38,7 +38,7 @@ class Identity:
 
 
 class Reference:
-    """One target's greedy continuations by `generate`, made once a prompt and never timed."""
+    """One target's greedy continuations by `generate`, computed once per prompt and never timed."""
 
     def __init__(self, target: Target, sampling: SamplingSettings) -> None:
         model: Any = text_of(target).model
@@ -80,7 +80,7 @@ class Reference:
 
 
 def require_sound(outcome: Outcome, rows: int, budget: int, vocabulary: int) -> None:
-    """Raises SpecframeError for an outcome that cannot be: too few rows, too many tokens, tokens that do not exist."""
+    """Raises SpecframeError for an invalid outcome: too few rows, too many tokens, or unknown tokens."""
     if len(outcome.tokens) != rows or len(outcome.arrivals) != rows:
         raise SpecframeError(f"gave {len(outcome.tokens)} rows for {rows} prompts")
     for tokens, arrivals in zip(outcome.tokens, outcome.arrivals, strict=True):
@@ -122,7 +122,7 @@ def describe(timed: Timed) -> list[dict[str, Any]]:
 def token_quantiles(arrivals: Sequence[float]) -> list[float | None]:
     """Seconds per token at the 50th and 95th percentile of the tokens, the first chunk left out.
 
-    Tokens that come together share the time since those before them. None where all came at once.
+    Tokens that arrive together share the time since the previous ones. None if all arrive at once.
     """
     costs: list[float] = []
     since, chunk = None, 0

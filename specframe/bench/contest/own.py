@@ -58,7 +58,7 @@ class RecipeContestant:
 
 
 class Plain:
-    """Plain autoregressive decoding of the target by this package: one token a cycle, nothing drafted."""
+    """Plain autoregressive decoding of the target by this package: one token per cycle, no drafts."""
 
     name = "plain"
     lossless: bool | None = True
@@ -67,12 +67,12 @@ class Plain:
         self._pipeline: Pipeline | None = None
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
-        """Puts the parts around the target."""
+        """Builds the pipeline around the target."""
         self.lossless = not is_approximate(target)
         self._pipeline = Pipeline.around(plain_parts(target), sampling, RunSettings(batch=batch))
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts a token a cycle."""
+        """Continues the prompts, one token per cycle."""
         return decode(_prepared(self._pipeline), rows, seed)
 
 
@@ -83,7 +83,7 @@ def _prepared(pipeline: Pipeline | None) -> Pipeline:
 
 
 def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-    """The pipeline's continuation of the prompts [B][tokens], decoded side by side and timed."""
+    """The pipeline's continuation of the prompts [B][tokens], decoded as one batch and timed."""
     arrivals: list[list[float]] = [[] for _ in rows]
 
     def arrive(row: int, tokens: list[int]) -> None:
@@ -99,7 +99,7 @@ def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outc
 
 
 class Note:
-    """Part of a cycle that counting acceptance needs once the time is taken; q is dropped."""
+    """The part of a cycle needed to count acceptance after timing; without q."""
 
     __slots__ = ("draft", "length", "parent", "rows", "valid")
 
@@ -121,8 +121,8 @@ class Note:
 def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list[Mapping[str, Any]]:
     """A recipe's further figures for each row, given how many tokens each got.
 
-    Acceptance is counted by row. Times and calls belong to the whole batch: a row is given the share of
-    them that its tokens are of all tokens.
+    Acceptance is counted per row. Times and calls are measured for the whole batch and distributed to rows in
+    proportion to their tokens.
     """
     acceptances = [Acceptance() for _ in counts]
     for note in notes:

@@ -1,4 +1,4 @@
-"""The workers of a Ray cluster, each on rounds of its own."""
+"""Runs rounds on the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specframe.recipes.discovery import discover
 from specframe.recipes.registry import one_line
 
 TRIES = 3
-"""Number of workers that a round may kill before the bench gives it up."""
+"""Number of workers that may die in a round before the bench gives up."""
 PACKAGES = ("specframe", "torch", "transformers")
 IN_PROCESS = "--engine inprocess shows which contestant dies"
 MEMORY = (
@@ -33,7 +33,7 @@ MEMORY = (
 
 
 class Worker:
-    """Actor in a process of the cluster: a runner of its own, loaded for its first round."""
+    """An actor in a process of the cluster, with its own runner, which is loaded for its first round."""
 
     def __init__(
         self, selection: Selection, settings: ContestSettings, *, folder: Path, threads: int, versions: dict[str, str]
@@ -68,9 +68,9 @@ class Worker:
 class Ray:
     """Runs rounds on as many workers as a Ray cluster has room for.
 
-    A worker takes as many processors as this process would use threads, and an accelerator where the cluster
-    has any. When one dies, another repeats its round. Without an address, the cluster is this machine.
-    Raises InputError where Ray is not installed.
+    A worker reserves one processor per thread of this process, and an accelerator if the cluster has any.
+    If a worker dies, another one repeats its round. Without an address, the cluster is this machine.
+    Raises InputError if Ray is not installed.
     """
 
     def __init__(self, selection: Selection, settings: ContestSettings, address: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Runs rounds: the loaded contestants take turns over the same prompts, in one process."""
+"""Runs rounds: the loaded contestants decode the same prompts in turn, in one process."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Runner:
         return len(row) + self.contestants.sampling.max_new_tokens <= self.contestants.targets[key].context
 
     def warm_up(self, questions: Sequence[Question], errors: Errors) -> None:
-        """Lets every contestant decode some prompts that do not count; one that fails is added to `errors`."""
+        """Lets every contestant decode some unrecorded prompts; one that fails is added to `errors`."""
         for entrant in self._alive(errors):
             rows = [self.encode(entrant.target, question, []) for question in questions]
             self._decode(entrant, rows, self.settings.seed, errors)
@@ -160,7 +160,7 @@ class Runner:
         lines: list[dict[str, Any]],
         errors: Errors,
     ) -> None:
-        """Adds the best verifier's acceptance to the lines of a first repeat, shared out by their cycles."""
+        """Adds the optimal acceptance to the lines of a first repeat, distributed by their cycles."""
         cycles = sum(line.get("cycles", 0) for line in lines)
         if not self.settings.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
             return

@@ -17,7 +17,7 @@ LONGEST = 86400
 
 @dataclass(frozen=True)
 class ContestSettings:
-    """Amount and order of the decoding. Raises InputError for settings that measure nothing."""
+    """Amount and order of the decoding. Raises InputError for invalid settings."""
 
     batch: int = 1
     repeats: int = 3
@@ -64,7 +64,7 @@ class Round:
 
 
 def plan_rounds(questions: Sequence[Question], *, batch: int, repeats: int, turns: int) -> list[Round]:
-    """Returns all rounds: one repeat of everything before the next, so a drift of the machine meets all prompts."""
+    """Returns all rounds, repeat by repeat, so that a drift of the machine's speed affects all prompts equally."""
 
     def length(question: Question) -> int:
         return min(turns, len(question.turns))
@@ -82,8 +82,8 @@ def plan_rounds(questions: Sequence[Question], *, batch: int, repeats: int, turn
 def take_turns(names: Sequence[str], index: int, seed: int) -> list[str]:
     """The order of contestants in the round or conversation turn of that index.
 
-    In every run of as many indices as there are contestants, each holds each place once; the order
-    that is rotated is drawn anew for each such run.
+    In every n consecutive rounds of n contestants each one takes each position once (a rotation); the
+    rotated order is shuffled for each n rounds.
     """
     lap, first = divmod(index, len(names))
     order = list(names)
@@ -128,7 +128,7 @@ def _read(variation: str) -> Iterator[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts of a text between commas that stand in no bracket: values may be YAML lists or sections."""
+    """Yields the parts of a text between commas outside of brackets, as values may be YAML lists or sections."""
     depth, start = 0, 0
     for index, letter in enumerate(text):
         depth += (letter in "[{") - (letter in "]}")

@@ -1,4 +1,4 @@
-"""One decoding, timed and its memory taken, with the time that measuring itself adds."""
+"""Measures time and memory of one decoding, and the overhead of the measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Timed:
     """Start time in seconds since 1970."""
     seconds: float
     waited: float | None = None
-    """Seconds of it in which other processes had the processor; None where the system does not count them."""
+    """Seconds in which other processes had the processor; None if the system does not count them."""
     peak_memory_bytes: int | None = None
 
 
@@ -39,15 +39,15 @@ class Accounts(NamedTuple):
     delay: float
     """The time in which this thread was ready to run and another thread ran in its place."""
     busy: float
-    """The processors' time of all processes together."""
+    """Processor time of all processes."""
     own: float
-    """That of all threads of this process."""
+    """Processor time of all threads of this process."""
     thread: float
-    """That of this thread."""
+    """Processor time of this thread."""
 
     @classmethod
     def read(cls) -> Self | None:
-        """The accounts of this moment; None where the system keeps none."""
+        """The current accounts; None if the system keeps none."""
         try:
             delay = int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
             user, nice, system, _, _, irq, softirq = map(int, _first_line("/proc/stat").split()[1:8])
@@ -72,7 +72,7 @@ def _first_line(path: str) -> str:
 
 
 def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: int, device: torch.device) -> Timed:
-    """The contestant's continuation of the prompts; queued work of the device is waited for on both ends."""
+    """The contestant's continuation of the prompts, timed with device synchronisation before and after."""
     torch.manual_seed(seed)
     gc.collect()
     with _no_collection():
@@ -88,7 +88,7 @@ def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: i
 
 
 def time_with_memory(contestant: Contestant, rows: Sequence[Sequence[int]], seed: int, device: torch.device) -> Timed:
-    """The outcome with its time and peak of memory, for which the mark of the whole process is lowered first."""
+    """The outcome with its time and peak memory; the peak counter of the whole process is reset first."""
     gc.collect()
     peak = Peak(device)
     peak.reset()
@@ -98,7 +98,7 @@ def time_with_memory(contestant: Contestant, rows: Sequence[Sequence[int]], seed
 
 @contextmanager
 def settled_objects() -> Iterator[None]:
-    """Exempts existing objects from garbage collection inside the with block, so that collecting takes no time."""
+    """Exempts existing objects from garbage collection inside the with block, so that it does not affect timing."""
     gc.collect()
     gc.freeze()
     try:
@@ -128,7 +128,7 @@ TRIALS = 2000
 
 @cache
 def span_seconds() -> float:
-    """Seconds that one timed stretch of a clock costs, two hooks' worth of calls included; measured once."""
+    """Overhead in seconds of one timed span of a clock, including the calls of two hooks; measured once."""
     clock = Clock()
     start = perf_counter()
     for _ in range(TRIALS):
@@ -139,7 +139,7 @@ def span_seconds() -> float:
 
 @cache
 def arrival_seconds() -> float:
-    """Seconds that noting one arrival costs; measured once."""
+    """Overhead in seconds of recording one arrival; measured once."""
     times: list[float] = []
 
     def note(row: int, tokens: list[int]) -> None:
@@ -156,13 +156,13 @@ PROCESS = Path("/proc/self")
 
 
 class Peak:
-    """A high-water mark that can be lowered again: a CUDA device's, or on Linux the process's."""
+    """A resettable peak memory counter: a CUDA device's, or on Linux the process's."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def reset(self) -> None:
-        """Starts a new stretch."""
+        """Resets the peak."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
@@ -172,7 +172,7 @@ class Peak:
             self._device = torch.device("meta")  # no such file, or not ours to write: the peak is unknown
 
     def read(self) -> int | None:
-        """Bytes at the stretch's peak; None where the system does not report it."""
+        """Peak memory in bytes since the last reset; None if the system does not report it."""
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
         if self._device.type == "meta":

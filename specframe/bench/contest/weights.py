@@ -1,4 +1,4 @@
-"""Weights that the forwards of a composition read, for CORAL's estimate of its speedup (Weng et al. 2025, Eq. 6)."""
+"""Weights read by a composition's forward passes, for CORAL's speedup estimate (Weng et al. 2025, Eq. 6)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.interfaces import text_of
 
 CYCLES = 2
-"""Number of cycles watched: one may read what later ones don't, the prompt's drafts for instance."""
+"""Number of observed cycles, as single cycles may differ, for example the first one after a prompt."""
 aten: Any = torch.ops.aten
 FLAT = {aten.mm, aten.addmm, aten.mv, aten.addmv}
 VECTORS = {aten.mv, aten.addmv}
 """Products with a vector, which name the matrix first."""
 STACKED = {aten.bmm, aten.baddbmm, aten._grouped_mm}
 FORWARDS = {"target": "score", "drafter": "drafter"}
-"""Phase that takes as long as a model's forward, by model: a verification may run in two parts."""
+"""Phase of a forward pass by model; a verification may run in two parts."""
 
 
 def weigh(pipeline: Pipeline, row: Sequence[int]) -> dict[str, int]:
-    """`target` and `drafter`: how many parameters stand in the matrices that one forward of each multiplies by.
+    """`target` and `drafter`: the number of matrix parameters that one forward pass of each multiplies by.
 
-    Each counts once a forward, however often that reads it (an LSTM does at every step), and of a mixture the
-    experts that got tokens; a mean over the forwards of the first cycles after a prompt. An embedding is looked
-    up, not multiplied by, so it is out. An LM head is in, and it counts for a drafter that uses the target's,
-    too: its forward reads that head from memory once more. A model without forwards has 0.
+    Each matrix counts once per forward pass, even if it is read repeatedly (by an LSTM in every step), and of a
+    mixture only the experts with tokens; a mean over the forward passes of the first cycles after a prompt.
+    Embeddings are looked up, so they do not count. LM heads do, and also for a drafter that uses the target's, as
+    its forward pass reads that head from memory again. 0 for a model without forward passes.
     """
     clock = Clock()
     requests = pipeline.requests([row], seed=0)
@@ -85,7 +85,7 @@ class Scale(TorchDispatchMode):
         return output
 
     def _note(self, weight: Tensor, groups: Tensor | None) -> None:
-        """Counts a weight that is read, once a forward; `groups` are the ends of its experts' tokens [E]."""
+        """Counts a weight once per forward pass; `groups` are the ends of its experts' tokens [E]."""
         model = self._clock.running
         if model not in FORWARDS:
             return
@@ -99,7 +99,7 @@ class Scale(TorchDispatchMode):
 
 
 def _parameters(pipeline: Pipeline) -> Iterator[nn.Parameter]:
-    """The parameters of target and drafter, where they have modules to ask."""
+    """Yields the parameters of target and drafter, if they have modules."""
     modules = (text_of(pipeline.parts.target).model, getattr(pipeline.parts.drafter, "module", None))
     for module in modules:
         if isinstance(module, nn.Module):

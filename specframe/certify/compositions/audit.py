@@ -1,8 +1,8 @@
-"""The drafter audit: is the law that a draft records for every slot the law of the slot's token?
+"""The drafter audit: checks that a draft's recorded law of every slot is the law of the slot's token.
 
 It needs no verifier and no target law. Recursive rejection is exact if, for every slot, the recorded law is
-the law of the token given all that the verifier has seen when it tries the slot: the path, the siblings
-tried before it on every level of the path, their recorded laws, and that the slot exists.
+the law of the token given everything known to the verifier when it tries the slot: the path, the siblings
+tried earlier on every level of the path, their recorded laws, and the existence of the slot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGITS = 9
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot with all that the verifier has seen when it tries it."""
+    """A slot with everything known to the verifier when it tries it."""
 
     path: tuple[tuple[int, ...], ...]
     """Tokens tried at each level, the accepted one last; at the last level, the earlier siblings of the slot alone."""
@@ -73,7 +73,7 @@ class Audit:
     tv: float
     """The largest distance between a recorded law and the law of the token."""
     findings: tuple[Finding, ...]
-    """The slots that are off, farthest first."""
+    """The slots with wrong laws, largest distance first."""
     slots: int
     """Number of different slots compared."""
     enumeration: Enumeration
@@ -124,7 +124,7 @@ def first_draft(
 ) -> TokenTree:
     """The draft after a prompt and one given token, in `rows` rows.
 
-    Of a drafter that drafts ahead, whose first draft is empty, it is the one after a second token, each as likely.
+    For a drafter that drafts ahead, whose first draft is empty, the draft after a second, uniformly drawn token.
     """
     tokens = torch.tensor(prompt).expand(rows, -1)
     prompts = Prompts(tokens, torch.full((rows,), len(prompt)))
@@ -155,9 +155,9 @@ def _next_draft(
 
 
 def recorded_laws(tree: TokenTree) -> Tensor | None:
-    """The law each node's token is declared to come from, [B, N, V]; None for a draft of `top` nodes only.
+    """The recorded law of each node's token, [B, N, V]; None for a draft of `top` nodes only.
 
-    The tree has its laws over the whole vocabulary (`TokenTree.whole`).
+    The tree must have its laws over the whole vocabulary (`TokenTree.whole`).
 
     One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid earlier siblings drawn
     that way from the same row of q, renormalised.

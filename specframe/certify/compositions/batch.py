@@ -1,9 +1,8 @@
-"""The distribution of one row's output among other rows: admitted before and after it, with prompts of their own.
+"""The distribution of one row's output in a batch with other rows, admitted before and after it with other prompts.
 
-A part that mixes rows up can be right for every row alone, and for rows that all decode the same text. So a row is also
-enumerated among others: their random numbers are given, and whatever they are, this row must emit the target's
-distribution. Its branches run side by side; where that changes a branch's draws they are run once more, each alone with
-the others.
+A part that mixes up rows can be correct for single rows and for batches of equal texts. A row is therefore also
+enumerated among others with fixed random numbers; for any such numbers it must emit the target's distribution. Its
+branches run in parallel; if that changes a branch's draws, they are run again one by one, each with the other rows.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from specframe.sampling.laws import Processor
 from specframe.sampling.random import SeededRandom
 
 WATCHED = -1
-"""The seed of the row that is enumerated; the others have seeds of their own."""
+"""The seed of the enumerated row; the others have different seeds."""
 TEMPERATURES = (0.0, None, 0.6)
-"""Temperatures of the other rows of a mixed batch, in turns; None: the watched row's."""
+"""Temperatures of the other rows of a mixed batch, cyclically; None: the watched row's."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,14 @@ class Other:
     """A row next to the watched one. Times are cycles since the watched row's admission."""
 
     shift: int
-    """Added to every token of the prompt, so that it is another one."""
+    """Offset added to every token of the prompt to make it different."""
     prompt: int
     """Length of its prompt in tokens."""
     joins: int = 0
     leaves: int | None = None
     """Time at which it is cancelled; None: never."""
     tokens: int | None = None
-    """Number of tokens after which it ends by itself; None: it outlasts the watched row."""
+    """Number of tokens after which it ends; None: it outlasts the watched row."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class RowsOfBatch:
     size: int | None = None
     """Number of rows of the batch, the branches that run side by side included; None: as many as there are."""
     number: int = 0
-    """Names the random numbers of the others."""
+    """Number that selects the random numbers of the others."""
 
     @classmethod
     def of_size(cls, size: int, before: int, *, mixed: bool = False) -> RowsOfBatch:

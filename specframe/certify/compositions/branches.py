@@ -1,4 +1,4 @@
-"""A random source that forks: each row of the batch follows a script of choices and discovers new ones."""
+"""A forking random source: each row of the batch follows a script of choices and discovers new branches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _BITS = 16  # a script entry is (number of options << 16) | option chosen
 
 
 class UnnormalisedLaw(SpecframeError):
-    """A component asked for a draw from something that is not a law: negative, not finite, or sum != 1."""
+    """Raised for a draw from an invalid law: negative, not finite, or sum != 1."""
 
 
 class HiddenState(SpecframeError):
-    """A replay took another course than its script: randomness or state apart from the random source."""
+    """Raised if a replay deviates from its script: there is randomness or state outside the random source."""
 
 
 @dataclass(frozen=True)
 class Scripts:
-    """Beginnings of branches still to be run, likeliest first."""
+    """Prefixes of branches that remain to be run, likeliest first."""
 
     choices: Tensor  # [R, S] int32 entries, 0 beyond length
     length: Tensor  # [R] int64
@@ -88,7 +88,7 @@ class _Book:
 class Forks:
     """The random source of an enumeration: draws fork, and a branch has the weight of its choices.
 
-    Every row of the batch is a branch. Options of weight 0 are no options; a draw with one option left is no fork and
+    Every row of the batch is a branch. Options of weight 0 are ignored; a draw with a single option does not fork and
     costs nothing.
     """
 
@@ -152,7 +152,7 @@ class Forks:
         return self._shaped(picks, probs, (*probs.shape[:-1], k))
 
     def whole(self) -> Scripts:
-        """The scripts of the branches as they were run, to their very ends."""
+        """The complete scripts of the branches that were run."""
         return Scripts(self._book.taken[:, : max(0, int(self._position.max()))], self._position, self.weight)
 
     def finish(self) -> Scripts:
@@ -223,7 +223,7 @@ class Forks:
         return pick
 
     def _follow(self, possible: Tensor, options: Tensor, pick: Tensor, position: Tensor, scripted: Tensor) -> Tensor:
-        """The options to take: the script's where there is one, else `pick`."""
+        """The options to take: the script's if there is one, else `pick`."""
         width = self._scripts.choices.shape[1]
         if not width:
             return pick
@@ -265,9 +265,9 @@ class Forks:
 
 
 class BranchSource:
-    """The random source that a certificate hands out: three methods and nothing else, so that no part looks into it.
+    """The random source given to parts in a certificate: three methods only, so that it cannot be inspected.
 
-    Any other attribute raises HiddenState, which neither `hasattr` nor a default of `getattr` takes for its absence.
+    Any other attribute raises HiddenState, which `hasattr` and a default of `getattr` do not catch.
     """
 
     __slots__ = ("bernoulli", "categorical", "without_replacement")

@@ -1,6 +1,6 @@
-"""Negative controls: parts broken on purpose, and streams that repeat their numbers, as a captured step would.
+"""Negative controls: deliberately broken parts, and random streams that repeat numbers, as a captured step would.
 
-A certificate is only as good as the defects that make it fail.
+They show that the certificate detects such defects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 @dataclass(frozen=True)
 class Around:
-    """A verifier whose verdicts another one makes."""
+    """A verifier that wraps another one."""
 
     inner: Verifier
     lossless = False
@@ -54,7 +54,7 @@ class Around:
 
 
 class WellFormed(Around):
-    """The verifier itself; raises CompositionError for a verdict that is no path of valid nodes and one token."""
+    """The wrapped verifier; raises CompositionError for a verdict that is not a path of valid nodes and one token."""
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The inner verdict."""
@@ -65,9 +65,9 @@ class WellFormed(Around):
 
 
 class Unprocessed:
-    """A tenth of the target's law is replaced by the uniform one, as if temperature or truncation had not reached it.
+    """Replaces a tenth of the target's law by the uniform one, as if temperature or truncation were not applied to it.
 
-    This shows under every composition and at every temperature.
+    Detectable in every composition and at every temperature.
     """
 
     name = "bonus drawn from an unprocessed distribution"
@@ -79,18 +79,18 @@ class Unprocessed:
 
 
 class Unreduced:
-    """The target's law once more, with refusals ignored. It shows where drafts differ from the target."""
+    """Draws from the target's law as if no draft had been rejected. Detectable if drafts differ from the target."""
 
     name = "residual skipped: correction drawn from the target's distribution"
 
     def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
-        """The law, and whether a draft was refused that the target could have emitted."""
+        """The law, and whether a draft was rejected that the target could have emitted."""
         refused = (tree.parent == last) & tree.valid  # [B, N]
         return p, bool((refused & (p.gather(1, tree.tokens) > 0)).any())
 
 
 class Parent:
-    """The distribution after the node before the last accepted one. It shows where a draft is accepted."""
+    """Uses the distribution at the parent of the last accepted node. Detectable if drafts are accepted."""
 
     name = "bonus drawn one node too early"
 
@@ -113,7 +113,7 @@ WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
 
 @dataclass(frozen=True)
 class WrongBonus(Around):
-    """A verifier, but the token after the path is chosen wrongly."""
+    """A verifier that draws a wrong bonus token."""
 
     wrong: Wrong
     differed: list[bool] = field(default_factory=list)
@@ -135,7 +135,7 @@ NAME = "one cycle's random numbers used twice, as by a captured step"
 
 
 class Captured:
-    """The choices of a cycle, by method, call and branch, and whether they are being made again."""
+    """The choices of a cycle, by method, call and branch, and whether they are being replayed."""
 
     def __init__(self, differed: list[bool]) -> None:
         """`differed` is filled as draws are replayed: whether another option had been possible, too."""
@@ -145,7 +145,7 @@ class Captured:
         self.differed = differed
 
     def turn(self) -> None:
-        """Ends a cycle: its choices are made again in the next one, and no others after that."""
+        """Ends a cycle: its choices are replayed in the next cycle only."""
         if self.replaying:
             self.choices.clear()
         self.replaying = not self.replaying
@@ -153,7 +153,7 @@ class Captured:
 
 
 class ReplayedSource:
-    """A RandomSource over forks that makes a captured choice again where that is possible."""
+    """A RandomSource over forks that replays captured choices if possible."""
 
     def __init__(self, forks: Forks, captured: Captured) -> None:
         self._forks = forks

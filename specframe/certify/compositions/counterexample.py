@@ -1,7 +1,7 @@
-"""A counter-example as a tree: the branch of an enumeration that shows an error, and the draws that led to it.
+"""A counter-example as a tree: a branch of an enumeration with an error, and the draws that led to it.
 
-A wrong distribution is a list of numbers. Here a branch whose tokens have too much probability is run once more; its
-cycles are recorded as `specframe show` draws them, with each random choice and the line of code that asked for it.
+A branch whose tokens have too much probability is run again; its cycles are recorded in the format of `specframe show`,
+with each random choice and the line of code that requested it.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Counterexample:
 
     case: str
     before: Outcome
-    """The continuation up to the token that is off; what precedes it has the right distribution."""
+    """The continuation before the token with the wrong probability; its own distribution is correct."""
     token: int
     """The token, or END where the text ends."""
     wanted: float
     """The target's probability of the token there."""
     got: float
-    """The composition's, or the least that it can be where not every branch was run."""
+    """The composition's probability, or a lower bound if some branches were not run."""
     node: int
     """The draft's node that the token follows."""
     draws: tuple[DrawnOption, ...]
@@ -132,11 +132,11 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def find_counterexample(emission: Emission, comparison: Comparison) -> Counterexample | None:
-    """The counter-example of an emission that is not the target's; None where no branch of it can be run again alone.
+    """The counter-example of an emission that differs from the target's; None if no branch can be replayed alone.
 
-    That is so for parts whose course depends on more than their draws, such as on the other branches of a batch.
-    A branch that draws the token as its bonus is preferred: where a rule is wrong after a refusal, a token that is
-    emitted too often is also accepted as often as it should be.
+    A branch cannot be replayed if its parts depend on more than their draws, such as on other branches of the batch.
+    A branch that draws the token as its bonus is preferred: if a rule is wrong after a rejection, the accepted
+    occurrences of a token that is emitted too often may be correct.
     """
     if not comparison.prefix:
         return None

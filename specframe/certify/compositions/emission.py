@@ -1,4 +1,4 @@
-"""The law of the real loop's output, enumerated, next to the law of plain autoregressive decoding."""
+"""The enumerated law of the real loop's output, compared with that of plain autoregressive decoding."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ END = -1
 
 @dataclass(frozen=True)
 class Emission:
-    """One thing to certify: a composition, its sampling, a prompt, and how many tokens are watched."""
+    """One case to certify: a composition, its sampling, a prompt, and the number of compared tokens."""
 
     name: str
     parts: Callable[[], Parts]
     """Fresh parts, the drafter bound; called for every batch of branches, so that nothing is carried over."""
     sampling: Sampling
     length: int
-    """The first tokens whose joint law is compared; more than one cycle emits, so cycles are tested, too."""
+    """Number of first tokens whose joint law is compared; more than one cycle emits, so that cycles are tested, too."""
     prompt: tuple[int, ...] = (0,)
     ends: frozenset[int] = frozenset()
     """End-of-sequence tokens: nothing follows them."""

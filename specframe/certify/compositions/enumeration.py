@@ -1,9 +1,9 @@
-"""Runs a program, or a session, once for every random outcome: the exact law of real code, thousands of runs a batch.
+"""Exact law of real code: runs a program or session once for every random outcome, thousands of runs per batch.
 
 A branch is the list of choices made at every fork. Because all parts of specframe are batch first, a
 batch of B rows can follow B different scripts at once: each row replays its own script, then takes the
-likeliest option at every further fork and queues the others as new scripts. `rows=1` is the same
-enumeration one branch at a time.
+likeliest option at every further fork and queues the others as new scripts. `rows=1` enumerates the
+same branches one at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EnumerationProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class Enumeration:
-    """The law of a program's outcomes, with honest bookkeeping."""
+    """The law of a program's outcomes, with the probability mass that was cut or not visited."""
 
     law: dict[Outcome, float]
     """Probability of every outcome met; sums to `mass`."""
@@ -57,7 +57,7 @@ class Enumeration:
     """True if every branch was run. If false, 1 - mass - cut of the probability was never visited."""
     interrupted: bool
     rows: int
-    """Branches run in one call: 1 where rows would not run side by side."""
+    """Number of branches per call; 1 if rows cannot run in parallel."""
     seconds: float
 
     @property
@@ -108,11 +108,10 @@ def enumerate_outcomes(
 ) -> Enumeration:
     """The law of the output of `program`, by running it once for every outcome of its random choices.
 
-    budget: the most branches to run; the likeliest go first. rows: branches run in one call. A component
-    may draw for a row what it then does not use, and whether it does may depend on the row's neighbours;
-    replaying a branch among other neighbours fails then, and all is done again one branch at a time. That is
-    slow, so only `alone` branches are run then (None: the budget): components should give draws that they do not use
-    a law of one option.
+    budget: largest number of branches, the likeliest first. rows: branches per call. A component may make
+    unused draws for a row, depending on the other rows; replaying a branch with other rows then fails, and the
+    enumeration is repeated one branch at a time. This is slow, so that only `alone` branches are run (None: the
+    budget); components should use a law with one option for unused draws.
     cut: options of this weight or less are not followed; their mass is counted in `cut`.
     tolerance: how far a law may be from summing to 1.
     wanted: a law that the outcomes should have; an outcome that has more probability ends the enumeration, where

@@ -1,9 +1,9 @@
-"""Guided texts: the first tokens of a case are certain, so that few branches reach a deep level or a late cycle.
+"""Guided texts: the first tokens of a case are forced, so that few branches reach a deep level or a late cycle.
 
-An enumeration from the first token on compares three or four tokens, and shipped trees are 3 to 15 levels deep. So the
-composition is first run under a verifier that accepts its deepest path every time. The result is a text that the
-drafter does draft. In a case it is forced up to a place of choice, for target and drafter alike; the branches, and
-the comparison, begin there.
+An enumeration from the first token on compares three or four tokens, while shipped trees have 3 to 15 levels. The
+composition is therefore first run with a verifier that always accepts the deepest path, which gives a text that the
+drafter drafts. In a case this text is forced up to a place of choice, for both target and drafter; branches and
+comparison begin there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CYCLES, TOKENS, MOST_CYCLES = 8, 36, 16
 
 @dataclass(frozen=True)
 class Forced:
-    """A logits processor that makes the first tokens after a prompt certain."""
+    """A logits processor that forces the first tokens after a prompt."""
 
     prompt: int
     """Length of the prompt in tokens."""

@@ -1,4 +1,4 @@
-"""Recipe to parts: every section validated against its component's signature, then composed."""
+"""Conversion of recipes to parts: every section is validated against its component's signature, then composed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specframe.recipes.versions import current_name, own_packages
 from specframe.recipes.zoo import find_weights, require_model
 
 VERSION = 1
-"""The recipe format this release reads: `specframe: 1`."""
+"""The recipe format that this release reads: `specframe: 1`."""
 
 COMPONENTS = {"target": True, "drafter": True, "tree": False, "verifier": True}
 """Sections that hold one component, and whether a recipe must have them."""
@@ -29,14 +29,14 @@ SECTIONS = ("specframe", "extends", *COMPONENTS, "loss", *SETTINGS)
 
 @dataclass(frozen=True)
 class Part:
-    """A component a recipe names, with validated options; nothing is built yet."""
+    """A component that a recipe names, with validated options; nothing is built yet."""
 
     entry: Registration
     component: Any
     options: dict[str, Any]
 
     def build(self) -> Any:
-        """The component, its nested parts built first."""
+        """Builds the component, after its nested parts."""
         return self.component(**{k: v.build() if isinstance(v, Part) else v for k, v in self.options.items()})
 
     def value(self, option: str) -> Any:
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class GivenPart(Part):
-    """A component that is built already, in place of one that a recipe names."""
+    """An already built component in place of one that a recipe names."""
 
     @classmethod
     def of(cls, kind: str, component: Any) -> GivenPart:
@@ -71,20 +71,20 @@ class Plan:
     parts: dict[str, Part] = field(default_factory=dict)
     losses: list[tuple[Part, float]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
-    """`sampling`, `run` and, where the recipe has it, `train`, as their settings objects."""
+    """The settings objects of `sampling`, `run` and, if the recipe has it, `train`."""
     tree: Any = None
-    """The tree policy, built once by the check of the composition; None where the recipe has none."""
+    """The tree policy, built once by the check of the composition; None if the recipe has none."""
     verifier: Any = None
-    """The verifier, built once by the same check."""
+    """The verifier, built once by this check, too."""
 
 
 def plan(
     recipe: Recipe, registry: Registry, local_code: bool = True, given: Mapping[str, Any] = MappingProxyType({})
 ) -> Plan:
-    """The recipe's plan. Raises RecipeError that lists every problem with file and line.
+    """The recipe's plan. Raises RecipeError with a list of all problems, each with file and line.
 
-    Where all sections are valid and only do not fit together, it is a MisfitError. `local_code` allows
-    components from `./file.py:Name` in the recipe's folder. `given` are components that are built already, by kind.
+    If all sections are valid but do not fit together, it is a MisfitError. `local_code` allows
+    components from `./file.py:Name` in the recipe's folder. `given` are already built components, by kind.
     """
     reader = _Reader(recipe, registry, local_code)
     result = reader.read({kind: GivenPart.of(kind, component) for kind, component in given.items()})
@@ -95,7 +95,7 @@ def plan(
 
 
 class _Reader:
-    """Walks a recipe once and collects every problem instead of stopping at the first."""
+    """Reads a recipe once and collects all problems instead of stopping at the first."""
 
     def __init__(self, recipe: Recipe, registry: Registry, local_code: bool) -> None:
         self.recipe = recipe
@@ -121,7 +121,7 @@ class _Reader:
             if name not in SECTIONS:
                 self.report((name,), f"unknown section{suggest(str(name), SECTIONS) or self.elsewhere(str(name))}")
         for name, required in COMPONENTS.items():
-            if data.get(name) is not None:  # `tree: null` takes a parent's section away
+            if data.get(name) is not None:  # `tree: null` removes a parent's section
                 if part := self.read_part(name, data[name], (name,)):
                     result.parts[name] = part
             elif required and name not in given:
@@ -135,7 +135,7 @@ class _Reader:
         return result
 
     def with_weights(self, part: Part, target: Part | None) -> Part:
-        """The drafter, or a part of it, with the names of methods replaced by those of drafters for the target."""
+        """The part and its nested parts, with `weights` that name a method replaced by the drafter for the target."""
         model = target.options.get("model") if target is not None else None
         found: dict[str, Any] = {}
         for name, value in part.options.items():
@@ -183,9 +183,9 @@ class _Reader:
         return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
 
     def find(self, kind: str, name: str, key: Key) -> tuple[Registration, Any]:
-        """The component of a name.
+        """The registration and component of a name.
 
-        Local code is looked for in the folder of the file that names it; named on the command line, in the working
+        Local code is searched in the folder of the file that names it; if named on the command line, in the working
         folder first.
         """
         if ".py:" not in name:
@@ -201,9 +201,9 @@ class _Reader:
         return Registration(kind, name, f"{written}:{attribute}", "local code", "local"), load_local(file, attribute)
 
     def preferred(self, key: Key) -> frozenset[str]:
-        """The packages whose components the value at `key` means where others have the name, too.
+        """The packages preferred for the value at `key` if several have a component of the name.
 
-        Those of the project, for a value of a recipe that comes with it: it goes on working whatever is installed.
+        Values of specframe's own recipes prefer specframe's own packages, so that they work with any other plugins.
         """
         folder = recipes_folder()
         if folder is None or self.recipe.overridden(key):
@@ -226,7 +226,7 @@ class _Reader:
             if name not in known:
                 options_known = f" (options: {', '.join(known) or 'none'})"
                 self.report(path, f"unknown option{suggest(name, known) or self.elsewhere(name) or options_known}")
-            elif given.get(name) == source:  # of two sources the later one overrides, by whichever name
+            elif given.get(name) == source:  # in two sources, the later one overrides, under either name
                 self.report(path, f"'{name}' is given twice, by its old name and its new one")
             else:
                 self.read_value(known[name], value, path, options)
@@ -268,7 +268,7 @@ class _Reader:
                 self.report(key, str(error))
 
     def blamed(self, kind: str) -> Key:
-        """The key to name for a section that is wrong as a whole: an override in it, if there is one."""
+        """The key to report for a section that is invalid as a whole: an override in it, if there is one."""
         return next((key for key in self.recipe.origins if key[0] == kind and self.recipe.overridden(key)), (kind,))
 
     def check_composition(self, result: Plan) -> None:
@@ -286,11 +286,11 @@ class _Reader:
             self.report((section,), message)
 
     def try_build(self, kind: str, part: Part | None) -> Any:
-        """The part, built; None without one, or where it cannot be built, which is reported."""
+        """Builds the part; returns None without a part, or after reporting that it cannot be built."""
         try:
             return None if part is None else part.build()
         except SpecframeError as error:
             self.report(self.blamed(kind), str(error))
-        except Exception as error:  # other people's constructors may raise anything
+        except Exception as error:  # plugins' constructors may raise anything
             assert part is not None
             self.report(self.blamed(kind), f"{part.entry.name} cannot be built: {one_line(error)}")

@@ -1,4 +1,4 @@
-"""Discovery of plugins: the hook they implement, and each loaded on its own, so that a broken one affects no other."""
+"""Discovery of plugins: their hook, and separate loading, so that a broken plugin affects no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specframe.recipes.registry import RENAMED_KINDS, Registration, Registry, on
 from specframe.recipes.versions import Renamed, release_hint, require
 
 GROUP = "specframe"
-"""The entry-point group that pip-installed plugins name themselves in."""
+"""The entry-point group of pip-installed plugins."""
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
@@ -27,7 +27,7 @@ class Register(Protocol):
     def __call__(self, kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
         """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`.
 
-        `renamed` marks the name as an old one, kept for a while next to the new one.
+        `renamed` marks an old name, kept for some releases next to the new one.
         """
         ...
 
@@ -68,11 +68,11 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
 
 
 def _register(registry: Registry, plugin: Any, package: str) -> None:
-    """Adds all of a plugin's components, or none: one manager per plugin isolates and attributes."""
+    """Adds all of a plugin's components or none; a manager per plugin isolates and attributes its errors."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     manager.register(plugin, name=package)
-    manager.check_pending()  # a misspelt hook is an error, not silence
+    manager.check_pending()  # a misspelt hook is an error
     fresh = Registry()
 
     def register(kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:

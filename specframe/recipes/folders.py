@@ -12,24 +12,24 @@ from specframe.kernel.errors import RecipeError
 
 SUFFIX = ".yaml"
 PARTS = "base"
-"""The folder of files that several recipes share and that are no recipes themselves."""
+"""The folder of files that several recipes share and that are not recipes themselves."""
 SUITES = "suites"
-"""The folder of benches, which are no recipes."""
+"""The folder of benches, which are not recipes."""
 PAPERS = "papers"
-"""Folder of the recipes to the letter of their papers, which a name means where no other recipe has it."""
+"""The folder of recipes that follow their papers exactly; found by bare name if no other recipe has the name."""
 CACHE = "SPECFRAME_CACHE"
-"""Environment variable: another folder for it."""
+"""Environment variable with another cache folder."""
 
 
 def recipes_folder() -> Path | None:
-    """The folder of the recipes that come with specframe: a checkout's, or where a wheel puts them."""
+    """The folder of specframe's own recipes: a checkout's, or the one in which a wheel installs them."""
     checkout = Path(__file__).parents[2] / "recipes"
     places = (checkout, Path(sysconfig.get_path("data")) / "share" / "specframe" / "recipes")
     return next((place for place in places if (place / f"{PARTS}/common{SUFFIX}").is_file()), None)
 
 
 def shipped_recipes() -> Iterator[tuple[str, Path]]:
-    """Yields every recipe that comes with specframe, by name, the published target's first."""
+    """Yields the name and file of every recipe that comes with specframe, those for published targets first."""
     folder = recipes_folder()
     files = [path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}")] if folder is not None else []
     for file in sorted(files, key=lambda file: (len(file.parts), file)):
@@ -38,9 +38,9 @@ def shipped_recipes() -> Iterator[tuple[str, Path]]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file that a path or a name means, such as `small/coral` or, where no other recipe ends in it, `coral`.
+    """The file of a path or a recipe's name, such as `small/coral` or, if no other name ends in it, `coral`.
 
-    An existing file comes first. Raises RecipeError for a name that is unknown, or that of several recipes.
+    An existing file takes precedence. Raises RecipeError for a name that is unknown or ambiguous.
     """
     path = Path(name)
     if path.suffix or path.exists() or name.startswith(("/", ".", "~")):
@@ -63,9 +63,9 @@ def find_recipe(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of files that can be computed or fetched again: models, the native library, self-tests.
+    """The folder of files that can be computed or downloaded again: models, the native library, self-tests.
 
-    It is SPECFRAME_CACHE, or the user's cache folder.
+    It is SPECFRAME_CACHE, or `specframe` in the user's cache folder.
     """
     if moved := os.environ.get(CACHE):
         return Path(moved).expanduser()

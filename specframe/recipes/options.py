@@ -19,16 +19,16 @@ from specframe.recipes.registry import KINDS
 REQUIRED: Any = inspect.Parameter.empty
 _BY_PROTOCOL = {protocol: kind for kind, protocol in KINDS.items()}
 _SECTION = re.compile(r"^(?:Args|Options|Attributes):\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
-"""The part of a docstring that describes the options."""
+"""Matches the part of a docstring that describes the options."""
 
 
 class Mismatch(ValueError):
-    """A value that does not fit its option's type; the message states what was expected."""
+    """A value that does not fit its option's type; the message states the expected type."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a constructor."""
+    """One keyword argument of a constructor."""
 
     name: str
     annotation: Any
@@ -42,14 +42,14 @@ class Option:
 
     @property
     def kind(self) -> str | None:
-        """The kind of component it takes, when it takes one: a nested `{use: ...}` section."""
+        """The kind of component of a nested `{use: ...}` section; None for other options."""
         return _BY_PROTOCOL.get(_bare(self.annotation))
 
 
 def read_options(component: Any) -> dict[str, Option]:
     """The options of a class or function, by name.
 
-    Raises PluginError for a signature that cannot be a schema: positional parameters, **kwargs, no
+    Raises PluginError for a signature that cannot be a schema: positional parameters, **kwargs, a missing
     annotation, or a type that a recipe cannot express.
     """
     owner = getattr(component, "__qualname__", repr(component))
@@ -73,7 +73,7 @@ def read_options(component: Any) -> dict[str, Option]:
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """The recipe's value as the option's type. Raises Mismatch when it does not fit."""
+    """Converts the recipe's value to the option's type. Raises Mismatch if it does not fit."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return value
@@ -98,7 +98,7 @@ def convert(value: Any, annotation: Any) -> Any:
 
 
 def describe(annotation: Any) -> str:
-    """The type as documentation and errors show it."""
+    """A description of the type for documentation and errors."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join("none" if a is type(None) else describe(a) for a in arguments)
@@ -176,7 +176,7 @@ def _expressible(annotation: Any) -> bool:
 
 
 def _hints(component: Any) -> dict[str, Any]:
-    """Type hints, resolved also when a module imports kernel names for type checking only."""
+    """Type hints, resolved even if a module imports kernel names only for type checking."""
     function = component.__init__ if inspect.isclass(component) else component
     kernel: dict[str, Any] = {"Path": Path}
     for module in (values, sampling, interfaces, training, layers):

@@ -1,4 +1,4 @@
-"""A recipe: its files' data, overrides from the command line, references resolved, and where every value came from."""
+"""A recipe: its files' data with command-line overrides and resolved references, and the origin of every value."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ class Recipe:
     origins: dict[Key, str] = field(default_factory=dict)
 
     def origin(self, key: Key) -> str:
-        """Returns where the value at `key`, or the nearest section above it, was written: "file:line"."""
+        """The place where the value at `key`, or the nearest enclosing section, was written: "file:line"."""
         while key and key not in self.origins:
             key = key[:-1]
         return self.origins.get(key, str(self.path))
 
     def overridden(self, key: Key) -> bool:
-        """Returns whether the value at `key`, or a section around it, was given on the command line."""
+        """Returns whether the value at `key`, or an enclosing section, was given on the command line."""
         return self.origin(key) == COMMAND_LINE
 
     def file(self, key: Key) -> Path:
-        """The file that the value at `key` was written in; the recipe's own for one of the command line."""
+        """The file that contains the value at `key`; the recipe's own file for a value of the command line."""
         written, _, line = self.origin(key).rpartition(":")
         return Path(written) if line.isdigit() else self.path
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:
-        """The recipe of a file or, where there is none, of a name that comes with specframe.
+        """Reads the recipe in a file or, without such a file, one of specframe's own recipes by name.
 
         Its parents are merged in, and `key=value` overrides applied.
         `environment` allows `${oc.env:NAME}` and OmegaConf's other resolvers. Raises RecipeError for a file that is
-        missing, too large or no YAML mapping, for a circle of parents, and for an override that is not of the form
+        missing, too large or not a YAML mapping, for a cycle of parents, and for an override that is not of the form
         key=value.
         """
         if not isinstance(path, str | Path):
@@ -82,7 +82,7 @@ class Recipe:
         return recipe
 
     def holds(self, override: str) -> bool:
-        """Returns whether an override is in effect: no later one has taken its section's place."""
+        """Returns whether an override is in effect: no later one has replaced its section."""
         changed = deepcopy(self)
         changed._override(override)
         return bool(changed.data == self.data)
@@ -131,17 +131,17 @@ class Recipe:
 
 
 BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-"""Matches the beginning of an interpolation; after a backslash it is text."""
+"""Matches the beginning of an interpolation that is not escaped by a backslash."""
 REFERENCE = re.compile(r"\$\{\s*(\.*)([\w$-]+(?:\.[\w$-]+|\[[\w$-]+\])*)\s*\}")
-"""An interpolation that stands for a value of the recipe: dots at its start count sections upwards."""
+"""Matches an interpolation that refers to a value of the recipe: leading dots count sections upwards."""
 LONGEST = 2**22
-"""Characters of a recipe once its interpolations are written out."""
+"""The most characters of a recipe with its interpolations expanded."""
 
 
 def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment: bool) -> dict[str, Any]:
-    """The data with its interpolations resolved; `environment` allows OmegaConf's resolvers, such as `oc.env`.
+    """Resolves the data's interpolations; `environment` allows OmegaConf's resolvers, such as `oc.env`.
 
-    Raises RecipeError, with the origin of the value, for a reference that does not resolve or is not allowed.
+    Raises RecipeError, with the origin of the value, for a reference that cannot be resolved or is not allowed.
     """
     if not environment:
         _Expansion(data, origin).measure((), data)
@@ -153,7 +153,7 @@ def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment:
 
 
 class _Expansion:
-    """Computes the size of a recipe's expanded references without following them all."""
+    """Computes the size of a recipe with expanded references, without expanding them."""
 
     def __init__(self, data: dict[str, Any], origin: Callable[[Key], str]) -> None:
         self.data, self.origin = data, origin
@@ -198,7 +198,7 @@ class _Expansion:
         return size
 
     def _find(self, steps: tuple[str | int, ...]) -> tuple[Key, Any]:
-        """The key and the value that the steps lead to, or an empty text where there is none: OmegaConf then raises."""
+        """The key and value at the end of the steps; an empty text if there is none, for which OmegaConf raises."""
         key: Key = ()
         value: Any = self.data
         for step in steps:

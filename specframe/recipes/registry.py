@@ -1,4 +1,4 @@
-"""Names to components: lazy, so that listing fifty plugins imports none of them."""
+"""Lookup of components by name: lazy, so that listing plugins imports none of them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ KINDS: dict[str, type] = {
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
 METHODS = '"specframe[methods]"'
-"""Extra of the recipes' plugins, in the words of pip."""
+"""The extra that installs the recipes' plugins, as an argument of pip."""
 RENAMED_KINDS = {"sight": Renamed("kv_selection", until="0.4")}
 """Old names of kinds, which plugins may still register."""
 OTHER_KINDS = ("section", "model", "data", "command", "extension")
-"""Registered things that are no components: recipe sections' settings, embedded models (functions that return a
-folder), texts to train on (functions that return a file), click commands of the command line, and extensions: what
-packages of this project add to functions and commands of the core."""
+"""Kinds of registered objects that are not components: recipe sections' settings, embedded models (functions that
+return a folder), training texts (functions that return a file), click commands, and extensions, by which packages
+of this project add to functions and commands of the core."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -60,13 +60,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def suggest_source(name: str, known: Iterable[str]) -> str:
-    """A suggestion as `suggest` gives it, or the command that installs the recipes' plugins where they are missing."""
+    """A suggestion of `suggest`, or the command that installs the recipes' plugins if they are missing."""
     remedy = f"; the recipes' plugins: pip install {METHODS}" if missing_methods() else ""
     return suggest(name, known) or remedy
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of an error and its message, on one line."""
+    """The class of an error and its message, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -80,19 +80,19 @@ class Registration:
     summary: str
     package: str
     renamed: Renamed | None = None
-    """New name of the component, if this is an old name of it."""
+    """The component's new name, if this is an old one."""
 
     @property
     def qualified(self) -> str:
-        """The name no other package can claim: package/name."""
+        """The name that is unique to its package: package/name."""
         return f"{self.package}/{self.name}"
 
     def answers(self, name: str) -> bool:
-        """Returns whether the name, bare or qualified, is this entry's; underscores are as good as hyphens."""
+        """Returns whether the name, bare or qualified, is this entry's; underscores and hyphens are equivalent."""
         return _hyphened(name) in (_hyphened(self.name), _hyphened(self.qualified))
 
     def load(self) -> Any:
-        """The component itself. Raises PluginError when its module cannot be imported."""
+        """The component itself. Raises PluginError if its module cannot be imported."""
         module, _, attribute = self.target.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
@@ -111,7 +111,7 @@ class Registry:
         self.broken: dict[str, str] = {}
 
     def add(self, entry: Registration) -> None:
-        """Adds an entry. Raises PluginError when it is malformed or its package has the name already."""
+        """Adds an entry. Raises PluginError if it is malformed or its package already has the name."""
         kinds = (*KINDS, *OTHER_KINDS)
         if entry.kind not in kinds:
             raise PluginError(f"unknown kind '{entry.kind}'{suggest(entry.kind, kinds)} (kinds: {', '.join(kinds)})")
@@ -130,9 +130,9 @@ class Registry:
         return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
 
     def find(self, kind: str, name: str, preferred: Collection[str] = ()) -> Registration:
-        """The entry a recipe means by `name` or `package/name`; warns if that is an old name.
+        """The entry that a recipe calls `name` or `package/name`; warns if that is an old name.
 
-        Of several packages that have the name, a preferred one comes first. Raises PluginError with a suggestion.
+        Among several packages with the name, a preferred one wins. Raises PluginError, with a suggestion, without one.
         """
         known = self.of(kind)
         found = [e for e in known if e.answers(name)]
@@ -151,7 +151,7 @@ class Registry:
         )
 
     def _broken(self) -> str:
-        """The broken plugins in a message: one with its reason, several by name."""
+        """The broken plugins for a message: a single one with its reason, several by name."""
         reasons = "; ".join(f"{package} is broken: {reason}" for package, reason in self.broken.items())
         several = f"broken, see `specframe plugins`: {', '.join(self.broken)}"
         return "" if not self.broken else f"; {reasons if len(self.broken) == 1 else several}"
@@ -162,7 +162,7 @@ class Registry:
         return found[0].load() if found else self.refuse_without(user, package)
 
     def refuse_without(self, user: str, package: str) -> NoReturn:
-        """Raises PluginError with the remedy for what a package brings that is missing or broken."""
+        """Raises PluginError, with a remedy, for a function of a package that is missing or broken."""
         if package in self.broken:
             raise PluginError(f"`{user}` is in {package}, which is broken: {self.broken[package]}")
         remedy = METHODS if package in missing_methods() else package
@@ -170,7 +170,7 @@ class Registry:
 
 
 def load_local(file: Path, attribute: str) -> Any:
-    """The component `attribute` of a Python file, a module by its path. Raises PluginError where there is none."""
+    """The component `attribute` of a Python file. Raises PluginError if there is none."""
     if not file.is_file():
         raise PluginError(f"{file}: no such Python file")
     name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"

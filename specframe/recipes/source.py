@@ -1,4 +1,4 @@
-"""The YAML files of a recipe as plain data: a file over its parents, and where every value was written."""
+"""The YAML files of a recipe as plain data: a file merged over its parents, and the origin of every value."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Key = tuple[str | int, ...]
 """The path to a value: ("loss", 0, "weight")."""
 
 LARGEST = 2**20
-"""Bytes of a recipe's file."""
+"""The most bytes of a recipe file."""
 MOST = 100_000
-"""Values of a recipe once its aliases are written out."""
+"""The most values of a recipe with its aliases expanded."""
 DEEPEST = 50
-"""Levels of sections within sections."""
+"""The most levels of nested sections."""
 SUFFIXES = (".yaml", ".yml")
-"""Suffixes of parents' names: no other file is opened for a recipe's sake."""
+"""Suffixes of parents' names: a recipe cannot cause any other file to be opened."""
 MOST_PARENTS = 20
-"""Recipes above a recipe."""
+"""The most generations of parents of a recipe."""
 UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, TypeError, AttributeError)
-"""Errors that YAML raises: its own, and those of Python for a value that its tag does not fit or that is too long."""
+"""Errors that reading YAML raises: its own, and Python's for a value that does not fit its tag or is too long."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file's data, perhaps laid over that of its parents."""
+    """A file's data, perhaps merged over that of its parents."""
 
     path: Path
     data: dict[str, Any]
@@ -41,22 +41,22 @@ class Source:
     """The place of each value, "file:line"; OmegaConf does not keep the lines."""
 
     def over(self, base: Source) -> Source:
-        """This one, with its missing values taken from the one below."""
+        """Merges this source over a base, which provides missing values."""
         data = merged(base.data, self.data)
         origins = {k: v for k, v in (base.origins | self.origins).items() if has(data, k)}
         return Source(self.path, data, origins)
 
 
 def read_source(name: str) -> Source:
-    """The file that a path or a recipe's name means, over its parents.
+    """Reads the file of a path or a recipe's name, merged over its parents.
 
-    Raises RecipeError for a file that is missing, too large or no YAML mapping, and for a circle of parents.
+    Raises RecipeError for a file that is missing, too large or not a YAML mapping, and for a cycle of parents.
     """
     return _read_family(_home(str(find_recipe(name)), name), (), {})
 
 
 def _read_family(path: Path, children: tuple[Path, ...], read: dict[Path, Source]) -> Source:
-    """A file over its parents; `read` holds those that were read before."""
+    """Reads a file merged over its parents; `read` caches the files read so far."""
     if path.resolve() in children:
         raise RecipeError(f"{path}: it extends itself, through {' -> '.join(c.name for c in children)}")
     if (known := read.get(path.resolve())) is not None:  # a parent of several parents
@@ -79,7 +79,7 @@ def _read_family(path: Path, children: tuple[Path, ...], read: dict[Path, Source
 
 
 def _home(path: str, origin: str) -> Path:
-    """The path, a `~` at its beginning replaced by the home folder."""
+    """The path, with a leading `~` replaced by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -87,9 +87,9 @@ def _home(path: str, origin: str) -> Path:
 
 
 def _read_file(path: Path, quote: bool) -> Source:
-    """The mapping in a YAML file. Raises RecipeError for a file that is none, with the line.
+    """The mapping in a YAML file. Raises RecipeError, with the line, for any other file.
 
-    Without `quote` the error shows none of the file's contents: it may not be meant as a recipe.
+    Without `quote` the error shows none of the file's contents, since it may not be a recipe at all.
     """
     text = _read_text(path)
     try:
@@ -129,15 +129,15 @@ def _read_text(path: Path) -> str:
 
 @dataclass
 class _Tree:
-    """A file's nodes, a graph because of aliases: measured, node by node, as if each alias were written out."""
+    """A file's nodes, a graph because of aliases; their size is computed as if each alias were expanded."""
 
     path: Path
     sizes: dict[yaml.Node, int] = field(default_factory=dict)
     open: set[yaml.Node] = field(default_factory=set)
-    """The nodes around the one that is measured."""
+    """The nodes that enclose the current one."""
 
     def measure(self, node: yaml.Node | None) -> int:
-        """The values in a node. Raises RecipeError where there are too many, or a key is no plain name."""
+        """The number of values in a node. Raises RecipeError if there are too many, or a key is not a plain name."""
         if node is None or node in self.sizes:
             return 0 if node is None else self.sizes[node]
         if node in self.open:
@@ -188,7 +188,7 @@ def _lines(node: yaml.Node | None, prefix: Key = ()) -> dict[Key, int]:
 
 
 def merged(base: Any, override: Any) -> Any:
-    """`override` laid over `base`; a section that changes `use` starts afresh: old options would not fit."""
+    """Merges `override` over `base`; a section that changes `use` replaces the old one, whose options would not fit."""
     if not isinstance(base, dict) or not isinstance(override, dict):
         return override
     if "use" in override and base.get("use", override["use"]) != override["use"]:

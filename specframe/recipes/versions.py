@@ -1,4 +1,4 @@
-"""Versions of the plugin interface: which plugins fit this release, and options that were renamed.
+"""Versions of the plugin interface: the plugins that fit this release, and renamed options.
 
 The version of specframe is the version of its plugin interface.
 """
@@ -21,15 +21,15 @@ MERGED = {
     "specframe-mtp": "specframe-blocks",
     "specframe-vocabularies": "specframe-models",
 }
-"""Packages of release 0.2, and those that have their components now."""
+"""Packages of release 0.2, and the packages that now have their components."""
 LOWER = {">=": ">=", "~=": ">=", "==": ">=", ">": ">"}
-"""The clauses that set a lower bound, and which."""
+"""The operators that set a lower bound, and the bound's own operator."""
 
 
 def require(requirements: Iterable[str], version: str, plugin: str) -> None:
-    """Raises PluginError, with the way out, unless `version` of specframe is one that the requirements allow.
+    """Raises PluginError, with a remedy, unless the requirements allow this `version` of specframe.
 
-    `requirements` are a distribution's, as its metadata have them; those on other packages are pip's business.
+    `requirements` are those in a distribution's metadata; requirements on other packages are ignored.
     """
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -53,7 +53,7 @@ def require(requirements: Iterable[str], version: str, plugin: str) -> None:
 
 
 def release_hint(error: BaseException, package: str) -> str:
-    """A remedy for a plugin that imports a name which this release does not have, or an empty string."""
+    """A remedy for a plugin that imports a name that this release does not have, or an empty string."""
     missing = error.name if isinstance(error, ImportError) else None
     if (missing or "").split(".")[0] != PACKAGE:
         return ""
@@ -62,7 +62,7 @@ def release_hint(error: BaseException, package: str) -> str:
 
 @cache
 def own_packages() -> frozenset[str]:
-    """The packages that the recipes of specframe name parts of: the core, and those of the extra `methods`."""
+    """The packages whose components specframe's recipes use: the core, and those of the extra `methods`."""
     return frozenset({PACKAGE, *_methods()})
 
 
@@ -72,7 +72,7 @@ def missing_methods() -> list[str]:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is not installed."""
+    """The version of a package, or None if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -95,7 +95,7 @@ def _methods() -> list[str]:
 
 
 def series(version: str) -> str:
-    """The range of releases that keep the interface of this one: ">=0.1,<0.2", and from 1.0 on ">=1.2,<2".
+    """The range of releases with the interface of this one: ">=0.1,<0.2", and from 1.0 on ">=1.2,<2".
 
     By semantic versioning a major release may change an interface; before 1.0 a minor one may.
     """
@@ -108,23 +108,23 @@ def series(version: str) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """Marker of an old name: the new name, and the release that takes the old name away.
+    """Marker of an old name: the new name, and the release that removes the old name.
 
-    A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.4")`. An old
-    option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.4")}`.
+    A component's old name is registered in addition to the new one, with `renamed=Renamed("new", until="0.4")`. An old
+    option is an entry of its component's class attribute `renamed`: `renamed = {"old": Renamed("new", until="0.4")}`.
     """
 
     new: str
     until: str
 
     def warn(self, old: str) -> None:
-        """Warns the user by a FutureWarning: a DeprecationWarning would reach developers only."""
+        """Issues a FutureWarning, since a DeprecationWarning would reach only developers."""
         message = f"{old} is now called '{self.new}'; the old name will be gone in {self.until}"
         warnings.warn(message, FutureWarning, stacklevel=2)
 
 
 def current_name(name: str, component: Any, where: str) -> str:
-    """The option of a component that a recipe means by `name`; warns if that is an old name.
+    """The current name of a component's option that a recipe calls `name`; warns if that is an old name.
 
     `where` is the place in the recipe: "recipe.yaml:4: tree.budget".
     """

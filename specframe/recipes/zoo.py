@@ -17,9 +17,9 @@ ZOO = "zoo://"
 
 
 def model_folder(name: str, registry: Registry | None = None) -> Path:
-    """The folder of the model `zoo://NAME`, fetched first where it does not come with its package.
+    """The folder of the model `zoo://NAME`, downloaded first if its package does not contain it.
 
-    Raises PluginError when no plugin has it, FetchError when it has to be fetched and cannot be reached.
+    Raises PluginError if no plugin has it, FetchError if it must be downloaded and cannot be reached.
     """
     registry = registry or _discover()
     bare = name.removeprefix(ZOO)
@@ -30,22 +30,22 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
 
 
 def data_file(name: str, registry: Registry | None = None) -> Path:
-    """The file of the texts `zoo://NAME`. Raises PluginError when no plugin has them."""
+    """The file of the texts `zoo://NAME`. Raises PluginError if no plugin has them."""
     file: Path = (registry or _discover()).find("data", name.removeprefix(ZOO)).load()()
     return file
 
 
 def fetch_model(model: object) -> None:
-    """Fetches a model where it is one of the zoo that is not on this machine; other values are left alone.
+    """Downloads a model of the zoo that is not on this machine; ignores all other values.
 
-    Raises FetchError where it cannot be reached.
+    Raises FetchError if it cannot be reached.
     """
     if isinstance(model, str) and model.startswith(ZOO):
         model_folder(model)
 
 
 def require_model(name: str, registry: Registry) -> None:
-    """Raises PluginError for a name of the zoo that is no whole model's; other names are not looked at."""
+    """Raises PluginError for a name of the zoo that is not a complete model; ignores other names."""
     if not name.startswith(ZOO):
         return
     entry = registry.find("model", name.removeprefix(ZOO))
@@ -54,10 +54,10 @@ def require_model(name: str, registry: Registry) -> None:
 
 
 def find_weights(weights: str, target: str | None, registry: Registry) -> str:
-    """The name of the drafter that `weights` means for a target: `zoo://falcon` is `zoo://TARGET-falcon`.
+    """The name of the drafter that `weights` refers to for a target: `zoo://falcon` is `zoo://TARGET-falcon`.
 
-    `target` is the target's `model`; a model of the Hub counts as its copy in the zoo. Names that are no method's, and
-    methods where the target is not known, come back as they are.
+    `target` is the target's `model`; a model of the Hub counts as its copy in the zoo. Names that are not methods, and
+    methods for an unknown target, are returned unchanged.
     """
     method = weights.removeprefix(ZOO)
     if not weights.startswith(ZOO) or _has(registry, method):
@@ -70,18 +70,18 @@ def find_weights(weights: str, target: str | None, registry: Registry) -> str:
 
 
 def canonical_name(model: str, registry: Registry | None = None) -> str:
-    """The name of the zoo's copy of a model, or the name itself where the zoo has none."""
+    """The name of the zoo's copy of a model, or the name itself if the zoo has none."""
     return _target_name(model, registry or _discover()) or model
 
 
 def _discover() -> Registry:
-    """The installed plugins' components: to be read, not added to."""
+    """The installed plugins' components, read-only."""
     return _installed(os.environ.get(SWITCH), tuple(sys.path))
 
 
 @lru_cache(maxsize=1)
 def _installed(switch: str | None, places: tuple[str, ...]) -> Registry:
-    """The registry, cached by the search path of packages: a run asks for half a dozen files of the zoo."""
+    """The registry, cached by the search path of packages, since a run needs several files of the zoo."""
     return discover()
 
 
@@ -90,7 +90,7 @@ def _has(registry: Registry, name: str) -> bool:
 
 
 def _models(registry: Registry) -> Iterator[Any]:
-    """The registered models; one that cannot be imported is left out."""
+    """Yields the registered models that can be imported."""
     for entry in registry.of("model"):
         try:
             yield entry.load()
@@ -99,19 +99,19 @@ def _models(registry: Registry) -> Iterator[Any]:
 
 
 def _drafters(registry: Registry) -> Iterator[Any]:
-    """The models that are drafters: they have a `name`, and the `method` and `target` that they were trained for."""
+    """The models that are drafters: they have a `name`, a `method`, and the `target` that they were trained for."""
     return (model for model in _models(registry) if getattr(model, "method", None))
 
 
 def _target_name(model: str, registry: Registry) -> str | None:
-    """The registered name of a target: of `zoo://NAME`, or of a Hub name that a registered model is a copy of."""
+    """The registered name of a target, given `zoo://NAME` or the Hub name that a registered model is a copy of."""
     if model.startswith(ZOO):
         return model.removeprefix(ZOO).rpartition("/")[2]
     return next((each.name for each in _models(registry) if model in getattr(each, "same_as", ())), None)
 
 
 def _refuse_untrained(name: str, registry: Registry) -> None:
-    """Raises PluginError that lists the trained drafters, for the name of one that does not exist."""
+    """Raises PluginError, with a list of the trained drafters, for the name of a drafter that does not exist."""
     drafters = list(_drafters(registry))
     methods = {each.method for each in drafters if f"-{name}".endswith(f"-{each.method}")}
     if not methods:

@@ -105,7 +105,7 @@ def test_every_record_of_a_law_takes_it_so():
 def test_every_page_states_it(file):
     text = " ".join((Path(__file__).parents[3] / file).read_text(encoding="utf-8").split())
     sentences = re.findall(r"q without the earlier siblings[^.;]*", text)
-    assert sentences and all(re.search(r"drawn (in )?(this|that) way from the same row of q", each) for each in sentences)
+    assert sentences and all(re.search(r"drawn .*(this|that) way from the same row of q", each) for each in sentences)
 
 
 def test_a_top_node_takes_no_law_wherever_its_row_points():

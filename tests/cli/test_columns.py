@@ -90,7 +90,7 @@ def test_an_explanation_in_a_pipe_is_as_it_is_written(capsys):
         "\n  The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).\n"
         in printed
     )
-    assert "  depth: integer (default 4)\n      how many levels to draft, at most\n" in printed
+    assert "  depth: integer (default 4)\n      the largest number of levels to draft\n" in printed
 
 
 @pytest.mark.sampled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -60,6 +61,7 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
             raise InputError(f"parallelspec: masks must be at least 1, got {masks}; without any, use the drafter eagle")
         super().__init__(weights=weights, head=head, quantize=quantize, compile=compile)
         self._masks = masks
+        self.promise = replace(self.promise, block=masks + 1)
         self.features = features
 
     def build(self, target: NeuralTarget) -> ParallelSpecNetwork:

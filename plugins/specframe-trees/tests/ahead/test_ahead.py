@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -32,7 +33,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Committed, Draw
 from specframe.sampling.laws import Sampling
-from specframe.testing import check_drafter
+from specframe.testing import GivenDrafter, check_drafter
 from specframe_trees.ahead.ahead import Ahead
 from specframe_trees.ahead.ready_chains import Chains
 from tests.components.sessions import CONTEXT
@@ -183,3 +184,10 @@ def test_what_is_refused() -> None:
 def test_numbers_of_threads(threads: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         RunSettings(threads=threads)
+
+
+def test_a_drafter_of_several_levels_a_forward_pass_is_refused_before_it_is_run() -> None:
+    inner = GivenDrafter(torch.full((3, 3), 1 / 3))
+    inner.promise = replace(inner.promise, block=2)
+    with pytest.raises(CompositionError, match="2 levels a forward pass"):
+        Ahead(drafter=inner)

@@ -280,14 +280,14 @@ def _draft_seconds(parts: Parts, rows: int, length: int) -> tuple[float, float]:
     room = len(prompt) + budget(request, target.context, 0) + untimed.nodes
     found, first = list[float](), list[float]()
     for _ in range(1 + RUNS):  # the first warms up
-        clock, sums = Clock(), [0.0]
+        clock, sums = Clock(), list[float]()
         with alone(target), watch(untimed, clock) as timed:
             session = Session(timed, rows, room, clock=clock)
             session.admit([request] * rows)
             while session.live:
                 session.step()
                 sums.append(clock.seconds["drafter"])
-        first.append(sums[min(1, len(sums) - 1)])
+        first.append(sums[0] if sums else 0.0)
         found.append(clock.seconds["drafter"] / max(clock.calls["drafter"], 1))
     return median(found[1:]), median(first[1:])
 

@@ -26,7 +26,7 @@ class DraftRecord:
     """Accepted tokens and costs of the recent drafts of rows that choose together, starting from a prior."""
 
     def __init__(self) -> None:
-        self._sums, self._skipped, self._patience = PRIOR, 0, PATIENCE
+        self._sums, self._skipped, self._patience = [*PRIOR], 0, PATIENCE
 
     @property
     def rates(self) -> tuple[float, float, float]:
@@ -36,18 +36,15 @@ class DraftRecord:
 
     def add(self, rows: int, accepted: int, nodes: int, passes: int) -> None:
         """Counts the drafts of `rows` rows: their total accepted tokens and nodes, and the batched drafter passes."""
-        shrink = min(1.0, WINDOW / (self._sums[0] + rows))
-        new = (rows, accepted, nodes, passes * rows)
-        drafts, accepted_sum, nodes_sum, passes_sum = (
-            shrink * (old + more) for old, more in zip(self._sums, new, strict=True)
-        )
-        self._sums = drafts, accepted_sum, nodes_sum, passes_sum
+        added_sums = [old + new for old, new in zip(self._sums, (rows, accepted, nodes, passes * rows), strict=True)]
+        shrink = min(1.0, WINDOW / added_sums[0])
+        self._sums = [shrink * each for each in added_sums]
 
     def skip(self) -> None:
         """Counts a cycle without drafts; after many the record returns to the prior, so that rows draft again."""
         self._skipped += 1
         if self._skipped == self._patience:
-            self._sums, self._skipped, self._patience = PRIOR, 0, min(2 * self._patience, LONGEST)
+            self._sums, self._skipped, self._patience = [*PRIOR], 0, min(2 * self._patience, LONGEST)
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,8 @@ class Costs:
         rows, (tokens, nodes, passes) = self.rows or 1, self.record.rates
         scored = (self.spread(rows) - self.spread(0)) / rows  # the cost of a node in each row
         gain = tokens - nodes * scored - passes * self.level
-        pays = self.unread * self.read / self._plain * rows < gain * self.left
+        reading = self.unread * self.read / self._plain * rows  # in tokens decoded without drafts meanwhile
+        pays = reading < gain * self.left
         if not pays:
             self.record.skip()
         return pays

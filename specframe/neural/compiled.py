@@ -139,7 +139,7 @@ class Steps(Generic[VariantT]):
         return tuple(values.clone() for values in outputs) if graphs else outputs  # a replay overwrites a graph's
 
     def _refuse(self, why: str) -> None:
-        log.warning("compile: %s %s, so its forward pass is transformers' own", self._name, why)
+        log.warning("compile: %s %s, so its forward pass is not compiled", self._name, why)
         self.refused = True
 
 

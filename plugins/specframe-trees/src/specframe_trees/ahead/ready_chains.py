@@ -169,11 +169,16 @@ def _nodes(draft: TokenTree, first: int, count: int) -> Tensor:
     return torch.arange(first, first + count, device=draft.tokens.device).expand(len(draft.tokens), -1)
 
 
+def require_one_level(levels: int) -> None:
+    """Raises CompositionError for a drafter that proposes several levels in a forward pass."""
+    if levels != 1:
+        raise CompositionError(
+            f"the drafter of ahead proposes {levels} levels a forward pass, and chains of different lengths need one "
+            "of one level, such as `model` or `eagle`"
+        )
+
+
 def _one_level(proposal: Proposal) -> Proposal:
     """The proposal. Raises CompositionError for one of several levels."""
-    if proposal.logits.shape[2] != 1:
-        raise CompositionError(
-            f"the drafter of ahead proposes {proposal.logits.shape[2]} levels a forward pass, and chains of different "
-            "lengths need one of one level, such as `model` or `eagle`"
-        )
+    require_one_level(proposal.logits.shape[2])
     return proposal

@@ -58,7 +58,8 @@ Every trained drafter that comes with specframe, and how it arrives where `specf
 *Exactly*: the engine had the same texts, cycles and accepted tokens as specframe's chain of the same length, greedily,
 in float32, for the recipe's prompts and 32 tokens of each, by
 [`specframe export --check`](../howto/export.md#check-that-it-arrives). *Refused*: by the exporter or the engine, with
-its reason. A drafter without a form may draft [within vLLM](../howto/vllm.md) by the plugin `specframe-vllm`.
+its reason; OpenVINO was not run, and its reasons are from its code and its converter's. A drafter without a form may
+draft [within vLLM](../howto/vllm.md) by the plugin `specframe-vllm`.
 
 `python docs/engines.py DRAFTER --check vllm --python FILE` refreshes a row of `docs/engines.yaml`, and runs an engine
 for it; without `--check` the exporters alone are asked. `--target FOLDER` replaces a target that is not at hand:

@@ -83,7 +83,7 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
     ) -> int:
         overrides = [*overrides, *([] if drafter is None else [f"drafter={drafter}"])]
         plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
-        if names_model(recipe):
+        if names_model(recipe) and not options.get("auto"):  # `train --auto` makes the recipe
             report_model(recipe, plan)
         status = function(plan, **options)
         if status == 0:

@@ -1,4 +1,4 @@
-"""Tokens as the text they add: a token alone may be half a character, or lose its leading space."""
+"""Text that each token adds, given its context. A token alone may be half a character or lose its leading space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 REACH = 4
-"""Tokens of context that determine the text a token adds: a character has at most four bytes."""
+"""Number of context tokens that determine the text a token adds: a character has at most four bytes."""
 HALF = "\ufffd"
 """Character that tokenizers emit for an incomplete sequence of bytes."""
 
@@ -19,28 +19,28 @@ UNSEEN = re.compile(
 
 
 class Wording:
-    """The text that tokens add; without a tokenizer, their ids."""
+    """Text of tokens in context; their ids if there is no tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def after(self, context: Sequence[int], token: int) -> str:
-        """Returns the text that the token adds after these tokens; `HALF` where it is a part of a character."""
+        """Returns the text that the token adds after these tokens; `HALF` if it is only part of a character."""
         if self._tokenizer is None:
             return str(token)
         near = list(context[-REACH:])
         return added(self._decode(near), self._decode([*near, token]))
 
     def pieces(self, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-        """Returns the text that each token adds after these tokens: joined, they are the text.
+        """Returns the text that each token adds after these tokens; joined, the pieces are the whole text.
 
-        A character of several tokens belongs to the last one; the others add nothing.
+        A character that spans several tokens is added by the last of them; the others add an empty string.
         """
         if self._tokenizer is None:
             return [f" {token}" for token in tokens]
         everything = [*context[-REACH:], *tokens]
         first = len(everything) - len(tokens)
-        start, done = 0, first  # the text up to `done` is decoded from `start`
+        start, done = 0, first  # the text before `done` has been decoded, starting from `start`
         pieces = []
         for end in range(first + 1, len(everything) + 1):
             before, whole = self._decode(everything[start:done]), self._decode(everything[start:end])
@@ -60,23 +60,23 @@ class Wording:
 
 
 def added(before: str, whole: str) -> str:
-    """The end of the whole from where it differs from the text before: that may end in half a character."""
+    """Returns the part of `whole` after its common beginning with `before`, which may end in half a character."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False)))
     return whole[same:]
 
 
 def visible(text: str, token: int) -> str:
-    """The text of one token with whitespace and control characters shown; `#id` for one without text."""
+    """Returns the text of one token with whitespace and control characters made visible; `#id` if it has no text."""
     return "".join(MARKS.get(c, c) for c in escape_controls(text)) or f"#{token}"
 
 
 def escape_controls(text: str) -> str:
-    """The text with characters that steer a terminal or a page as `\\u202e`; whitespace stays."""
+    r"""Returns the text with characters that control a terminal or a page escaped as `\u202e`; whitespace is kept."""
     return UNSEEN.sub(lambda found: found[0] if found[0] in MARKS else f"\\u{ord(found[0]):04x}", text)
 
 
 def probability(value: float) -> str:
-    """A probability in two digits: 0 and 1 are exact, <.01 and >.99 nearly so."""
+    """Formats a probability with two digits: only exact values print as 0 and 1; values near them as <.01 and >.99."""
     if value in (0, 1):
         return f"{value:.0f}"
     if value < 0.005:

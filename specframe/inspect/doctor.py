@@ -1,4 +1,4 @@
-"""Diagnosis of how a drafter reads its target: its own reading, and the usual mistakes, side by side."""
+"""Diagnosis of how a drafter reads its target's features: its own configuration compared with common mistakes."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from specframe.kernel.types import Teacher
 from specframe.training.validation import measure
 
 TOKENS = 96
-"""New tokens of every prompt."""
+"""Number of new tokens generated for each prompt."""
 SEEN = 256
-"""Tokens of a prompt that the drafter sees when readings are compared, at most: levels side by side take memory."""
+"""Maximum number of prompt tokens used to compare readings; evaluating several levels at once takes memory."""
 SHORT = 0.5
-"""Agreement below this share of the recorded one is too low to be explained by other texts."""
+"""Agreement below this share of the recorded value is too low to be explained by different texts."""
 MORE = ": train it for more steps, or with a higher train.lr"
 LEARNT = 50
-"""Steps of a training before which a drafter's agreement shows nothing."""
+"""Minimum number of training steps before a drafter's agreement is meaningful."""
 FEWEST = 100
-"""Positions of text, more than one prompt has, below which agreement shows nothing."""
+"""Minimum number of text positions, more than one prompt has, before agreement is meaningful."""
 ENOUGH = 30
-"""A depth that fewer chains reach is not compared with the training record."""
+"""Minimum number of chains that must reach a depth before it is compared with the training record."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Result of a few cycles."""
+    """The result of decoding a few prompts."""
 
     alpha: list[float]
-    """The share of cycles accepted to each depth, decoded with the recipe's own tree."""
+    """Share of cycles accepted to each depth, decoded with the recipe's own tree."""
     tau: float
     chance: float
-    """Share of the most frequent token, the accuracy of a constant guess."""
+    """Share of the most frequent token: the accuracy of a constant guess."""
     positions: int
-    """Number of the target's tokens that are predicted."""
+    """Number of target tokens that were predicted."""
     readings: list[TargetReading]
-    """The drafter's own first; empty for a drafter that reads no features."""
+    """Measured readings, the drafter's own first; empty for a drafter that reads no features."""
     chain: list[float] = field(default_factory=list)
-    """Share of first choices that are the target's, at each depth that a chain along the same text reaches."""
+    """Share of first choices that equal the target's, by depth of a chain drafted along the same text."""
     recorded: list[float] = field(default_factory=list)
-    """These shares on held-out texts, as training recorded them; empty where it did not."""
+    """The same shares on held-out texts as recorded in training; empty if there is no record."""
     steps: int | None = None
-    """Steps of its training; None where they are not recorded."""
+    """Number of training steps; None if not recorded."""
 
     @property
     def better(self) -> list[TargetReading]:
-        """The readings that fit these weights, the best first; none where their own does."""
+        """Returns the readings that fit these weights better than the drafter's own, best first; empty if none does."""
         return better(self.readings)
 
     @property
     def doubt(self) -> str | None:
-        """Reason for which there is no verdict, in one sentence; None where there is evidence enough for one."""
+        """Returns why there is no verdict, in one sentence; None if the evidence suffices for one."""
         if self.steps is not None and self.steps < LEARNT:
             return f"no verdict after {counted(self.steps, 'step')} of training: at least {LEARNT} are needed"
         if self.readings and self.positions < FEWEST:
@@ -69,7 +69,7 @@ class Diagnosis:
 
     @property
     def finding(self) -> str | None:
-        """Finding in one sentence with its remedy; None if nothing was found."""
+        """Returns the finding with its remedy in one sentence; None if nothing was found."""
         if self.doubt:
             return None
         if self.better:
@@ -97,8 +97,8 @@ class Diagnosis:
         )
 
     def _short(self) -> int | None:
-        """The first depth, from 0, at which it agrees far less than its training recorded."""
-        reaching = self.positions / self.tau  # about as many chains as cycles
+        """Returns the first depth, counted from 0, at which the drafter agrees far less than recorded in training."""
+        reaching = self.positions / self.tau  # there are about as many chains as cycles
         for depth, (measured, recorded) in enumerate(zip(self.chain, self.recorded, strict=False)):
             if reaching < ENOUGH:
                 return None
@@ -109,9 +109,9 @@ class Diagnosis:
 
 
 def examine(pipeline: Pipeline, prompts: Sequence[Prompt], *, others: bool = True) -> Diagnosis:
-    """The diagnosis of a pipeline's drafter, from its drafts for these prompts and from the target's texts.
+    """Diagnoses a pipeline's drafter from its drafts for these prompts and the target's continuations.
 
-    Without `others` the drafter's own reading alone is measured: it is right where the drafter has just been trained.
+    Without `others`, only the drafter's own reading is measured; that is enough for a drafter that was just trained.
     """
     result = pipeline.generate(prompts, max_new_tokens=TOKENS)
     rows = [pipeline.encode(prompt) for prompt in prompts]
@@ -134,7 +134,7 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt], *, others: bool = Tru
 
 
 def _teach(target: NeuralTarget, prompt: Sequence[int], new: list[int]) -> Teacher:
-    """One text and the target's outputs for it: only its own tokens count, and a long prompt is cut to its end."""
+    """Returns the target's outputs for one text; only generated tokens count, and a long prompt loses its start."""
     tokens = torch.tensor([[*prompt, *new]], device=text_of(target).device)
     mask = torch.arange(tokens.shape[1], device=tokens.device)[None] >= len(prompt) - 1
     whole, seen = target.teach(tokens, mask), slice(max(0, len(prompt) - SEEN), None)

@@ -1,4 +1,4 @@
-"""The ways in which a drafter may have been made to read its target, and how well each fits its weights."""
+"""Alternative ways in which a drafter may have been trained to read its target, and how well each fits its weights."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from specframe.neural.network import FeatureNetwork
 from specframe.training.validation import Guesses
 
 DEPTHS = 3
-"""Number of levels of a draft that are compared, where a drafter feeds its predictions back."""
+"""Number of draft levels that are compared for a drafter that feeds its predictions back."""
 BETTER = 0.05
 ERRORS = 3
-"""Smallest advantage of another reading that counts: a difference in agreement, and standard errors of it."""
+"""Smallest advantage of another reading that counts, in standard errors of the difference in agreement."""
 LAYERS = "correct the layer numbers in the checkpoint or the recipe"
 
 
 @dataclass(frozen=True)
 class TargetReading:
-    """A way to read the target, and how often the drafter's first choice is the target's with it."""
+    """A way to read the target's features, and how often the drafter's first choice is then the target's."""
 
     name: str
     taps: tuple[str, ...]
     remedy: str = ""
     """Remedy if this reading is the right one."""
     agreement: float = 0.0
-    """The share of levels below a position that a chain along the text gets right up to its first mistake."""
+    """Share of levels below a position that a chain along the text predicts correctly before its first mistake."""
     depths: tuple[float, ...] = ()
-    """Share of right first choices at each depth below a position, whatever the choices above."""
+    """Share of correct first choices at each depth below a position, whether or not the choices above were correct."""
     error: float = 0.0
-    """The standard error of how much it agrees more often than the drafter's own reading, at the same positions."""
+    """Standard error of the difference in agreement to the drafter's own reading, over the same positions."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A reading, and the drafter that reads so."""
+    """A reading, and a drafter that uses it."""
 
     reading: TargetReading
     drafter: FeatureDrafter
     late: bool = False
-    """True if a feature is paired with its own token instead of the next."""
+    """True if a feature is paired with the token at its own position instead of the next one."""
 
 
 def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[TargetReading]:
-    """The measured readings, the drafter's own first; none if the texts are too short."""
+    """Measures the readings and returns them, the drafter's own first; empty if the texts are too short."""
     measured: list[TargetReading] = []
     own: Tensor | None = None
     for attempt in tried:
@@ -70,7 +70,7 @@ def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Targe
 
 
 def better(readings: Sequence[TargetReading]) -> list[TargetReading]:
-    """The readings that fit the weights better than the first, their own: the best one and those about as good."""
+    """Returns the readings that fit better than the drafter's own, which is first: the best and those near it."""
     own = readings[0].agreement if readings else 1.0
     fits = [each for each in readings[1:] if each.agreement > own + max(BETTER, ERRORS * each.error)]
     best = max((each.agreement for each in fits), default=0.0)
@@ -78,7 +78,7 @@ def better(readings: Sequence[TargetReading]) -> list[TargetReading]:
 
 
 def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
-    """The drafter as it is, and with other readings of a target of `layers` layers."""
+    """Yields the drafter as it is, then variants that read a target of `layers` layers differently."""
     taps = drafter.spec.taps
     yield Attempt(TargetReading("as it is", taps), drafter)
     if isinstance(drafter, NeuralDrafter):
@@ -97,7 +97,7 @@ def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
 
 
 def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields other taps of a target of `layers` layers, with a description of the difference."""
+    """Yields alternative taps of a target of `layers` layers, each with a description of the difference."""
     if len(taps) > 1:
         yield "features in reverse order", taps[::-1]
     if layers is None or not taps:
@@ -114,7 +114,7 @@ def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tup
 
 
 def _swapped(drafter: NeuralDrafter[Any]) -> NeuralDrafter[Any]:
-    """The drafter whose network is given its pairs the other way round."""
+    """Returns the drafter with the two inputs of its network exchanged."""
 
     def swap(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         pairs, *rest = given
@@ -127,7 +127,7 @@ def _swapped(drafter: NeuralDrafter[Any]) -> NeuralDrafter[Any]:
 
 @torch.no_grad()
 def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tensor]:
-    """Counts the predictions made from every position, and those that are the target's first choice: [n, depths]."""
+    """Counts the predictions from every position, and those that are the target's first choice: [n, depths] each."""
     drafter, found = attempt.drafter, []
     feeds = drafter.spec.feeds and drafter.spec.side_by_side and drafter.block == drafter.levels == 1
     for teacher in teachers:
@@ -135,7 +135,7 @@ def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tenso
         if attempt.late:
             given = replace(teacher, tokens=torch.cat([teacher.tokens[:, :1], teacher.tokens[:, :-1]], 1))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # where a text of blocks is cropped, the same for every reading
+            torch.manual_seed(0)  # texts in blocks are cropped at the same positions for every reading
             made = MultiStep(steps=DEPTHS, noise=0.0)(drafter, given, 1.0) if feeds else along(drafter, given, 0.0, "")
         guesses = Guesses.of(made, teacher)
         found.append(torch.stack([guesses.predicted, guesses.right]).flatten(1, 2).double())  # [2, L, depths]

@@ -1,4 +1,4 @@
-"""A drafter's times in batches of prompts that join together."""
+"""Times of a drafter over batches of prompts that are admitted together."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from specframe.decoding.clock import Clock
 
 
 class DraftTimes:
-    """The times of a drafter's pass, and of what reading the prompts adds to the first one."""
+    """Times of a drafter's forward pass, and the time that reading the prompts adds to the first one."""
 
     def __init__(self) -> None:
         self.passes: list[float] = []
-        """Seconds of a pass after the first cycle, by batch; where there is one cycle alone, of its passes."""
+        """Seconds of a pass after the first cycle, by batch; if there is only one cycle, of its own passes."""
         self.read: list[float] = []
-        """Seconds that a token of the prompts adds to the first cycle, by batch."""
+        """Seconds that one prompt token adds to the first cycle, by batch."""
         self._tokens = 0
         self._first: tuple[float, int] | None = None
 
     def begin(self, tokens: int) -> None:
-        """Begins a batch whose prompts have so many tokens."""
+        """Begins a batch whose prompts have `tokens` tokens in total."""
         self._tokens, self._first = tokens, None
 
     def count(self, clock: Clock) -> None:
-        """Takes note of the clock's time after a cycle."""
+        """Records the clock's times after a cycle."""
         clock.settle()
         spent, calls = clock.seconds["drafter"], clock.calls["drafter"]
         if self._first is None:
@@ -38,10 +38,11 @@ class DraftTimes:
 
 
 def paired_medians(turns: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The seconds of each size, in ascending order, given those of every turn, in which all sizes were timed.
+    """Returns the seconds of each size, in ascending order, from turns in which all sizes were timed.
 
-    A size's is the median over turns of its ratio to its turn's mean, times the median of these means: a machine that
-    is slow for some turns changes no ratio. Where no turn timed all sizes, it is the median of its seconds.
+    The value of a size is the median over turns of its ratio to the turn's mean, multiplied by the median of these
+    means. A machine that is slow during some turns therefore changes no ratio. If no turn timed all sizes, the value is
+    the plain median of the size's seconds.
     """
     sizes = sorted({size for turn in turns for size in turn})
     if not (whole := [turn for turn in turns if len(turn) == len(sizes)]):

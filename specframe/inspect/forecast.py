@@ -1,4 +1,4 @@
-"""Forecast of a tree, compared with the results of decoding with it."""
+"""Forecast of a tree's acceptance, compared with the measured acceptance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specframe.kernel.types import Cycle, TokenTree
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of decoding some prompts with a tree, prompt by prompt."""
+    """Results of decoding several prompts with a tree, by prompt."""
 
     cycles: Tensor  # [P]
     reached: Tensor  # [P, D] cycles whose accepted path has a node of depth 1, 2, ...
@@ -32,20 +32,20 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """The standard error of tau over choices of as many prompts; inf for a single one."""
+        """Standard error of tau when prompts are resampled; inf for a single prompt."""
         count = len(self.cycles)
-        off = self.reached.sum(1) - (self.tau - 1) * self.cycles  # [P], of a ratio of sums
+        off = self.reached.sum(1) - (self.tau - 1) * self.cycles  # [P], residuals of a ratio of sums
         spread = count / (count - 1) * float(off.square().sum()) if count > 1 else float("inf")
         return spread**0.5 / float(self.cycles.sum().clamp(min=1))
 
     @property
     def alpha(self) -> list[float]:
-        """Share of cycles whose path reached each depth."""
+        """Share of cycles whose accepted path reached each depth."""
         return self._by_depth(self.reached)
 
     @property
     def expected(self) -> list[float] | None:
-        """Share of cycles expected to reach each depth by the drafter's probabilities."""
+        """Expected share of cycles that reach each depth, by the drafter's probabilities."""
         return None if self.expected_counts is None else self._by_depth(self.expected_counts)
 
     def _by_depth(self, sums: Tensor) -> list[float]:
@@ -53,12 +53,12 @@ class Measured:
 
 
 def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Calibration | None = None) -> Measured:
-    """Measures tau of the prompts with the pipeline's tree; its drafter grows a tree policy.
+    """Measures tau of the pipeline's tree on the prompts; the drafter must grow a tree policy.
 
-    A tree of `top` nodes has a forecast of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
-    of the drafter's probabilities along its path. So the expected tokens are the sum of these products, as far as the
-    drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration of
-    its own and none is given.
+    For a tree of `top` nodes, the result includes OPT-Tree's forecast (Wang et al. 2024): a node is accepted with the
+    product of the drafter's probabilities along its path, so the expected number of accepted tokens is the sum of these
+    products, to the extent that the drafter approximates the target's law. Probabilities are taken at temperature 1 if
+    neither the tree nor the caller gives a calibration.
     """
     tree = pipeline.parts.tree
     recording = ForecastTree(tree) if tree is not None and not tree.promise.sampled else None
@@ -86,7 +86,7 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
 def cycles_of(
     pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock, first: int = 0
 ) -> Iterator[tuple[list[int], Cycle]]:
-    """The cycles of decoding prompts, without admissions, and the numbers of their rows' prompts, from `first` on."""
+    """Yields the cycles of decoding the prompts, except admissions, and each row's prompt number, from `first` on."""
     requests = pipeline.requests([pipeline.encode(prompt) for prompt in prompts], first=first)
     queue = iter(requests)
     with pipeline.open(requests, clock=clock) as session:
@@ -100,15 +100,15 @@ def cycles_of(
 
 
 class ForecastTree(RecordingTree):
-    """A recording tree policy that forecasts the acceptance of its trees."""
+    """A recording tree policy that forecasts the acceptance of the trees it grows."""
 
     def expected(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
-        """Returns the probability by the drafter that the last tree's rows reach each depth: [B, levels] float64."""
+        """Returns the drafter's probability that each row of the last tree reaches each depth: [B, levels] float64."""
         rows = [expected_path(draft, row, record, calibration) for row, record in enumerate(self.records)]
         return torch.tensor(rows, dtype=torch.float64)
 
     def teach(self, fit: Fit, cycle: Cycle) -> None:
-        """Counts the target's tokens at the nodes of the last tree that its path reached."""
+        """Adds the target's tokens at the accepted nodes of the last tree to the fit."""
         levels: dict[int, list[tuple[Tensor, int]]] = {}
         for record, tokens in zip(self.records, cycle.verdict.to_host(cycle.draft).tokens, strict=True):
             for level, token in enumerate(tokens):
@@ -121,10 +121,10 @@ class ForecastTree(RecordingTree):
 
 
 def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Calibration | None = None) -> list[float]:
-    """Returns, by depth, the sum over a row's nodes of the drafter's probabilities along their paths, multiplied.
+    """Returns, by depth, the sum over a row's nodes of the product of probabilities along each node's path.
 
-    The probabilities are those of temperature 1, or calibrated. The drafter
-    must have proposed below the parent of every node.
+    Probabilities are taken at temperature 1 or calibrated. The drafter must have proposed children for the parent of
+    every node.
     """
     paths, valid = paths_of(draft, row), draft.valid[row].tolist()
     laws: dict[tuple[int, ...], Tensor] = {}

@@ -1,4 +1,4 @@
-"""Search for the layers that a target can leave out in drafts, as Draft & Verify makes it before it decodes."""
+"""Search for the layers that a target can skip while drafting, as in Draft & Verify, done before decoding."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Context, Cycle, TokenTree
 
 POSITIONS = 120
-"""Approximate number of the texts' positions at which every choice of layers drafts."""
+"""Approximate number of text positions at which every choice of layers drafts."""
 DEPTH = 8
-"""The deepest chain that is forecast."""
+"""Maximum depth of the chains that are forecast."""
 TRIED = 6
-"""Number of the least missed parts tried in every round in addition to those left out already."""
+"""Number of parts tried in every round: those whose removal alone lowers agreement least."""
 PATIENCE = 6
 """Number of rounds without a better forecast after which the search ends."""
 EXITS = 8
@@ -33,21 +33,21 @@ EXITS = 8
 
 @dataclass(frozen=True)
 class OwnDraft:
-    """Drafts of a target by some of its layers, as measured, and their forecast gain."""
+    """Measured drafts by some of a target's layers, and the forecast gain."""
 
     chosen: LayerChoice
     agreement: float
-    """The share of positions at which the likeliest token is the target's."""
+    """Share of positions at which the most likely token is the target's."""
     seconds: float
-    """A draft of one token."""
+    """Seconds to draft one token."""
     depth: int
-    """The length of the chain that gains most."""
+    """Chain length with the largest gain."""
     gain: float
-    """Tokens a second of such a chain, with plain decoding as 1: a forecast from forward passes alone."""
+    """Speed of such a chain relative to plain decoding, forecast from forward passes alone."""
 
     @property
     def option(self) -> str:
-        """The option of the drafter `self`: `exit: 12`, `skip: [3]` or `skip: {attention: [7], mlp: [3]}`."""
+        """The drafter `self`'s option: `exit: 12`, `skip: [3]` or `skip: {attention: [7], mlp: [3]}`."""
         chosen = self.chosen
         if chosen == LayerChoice.first(chosen.whole, chosen.layers):
             return f"exit: {chosen.whole}"
@@ -60,12 +60,13 @@ class OwnDraft:
 def search(
     pipeline: Pipeline, prompts: Sequence[Prompt], watch: Callable[[OwnDraft], None] = lambda found: None
 ) -> list[OwnDraft]:
-    """Measures exits, and sets of parts that grow as long as they gain; `watch` gets each result as it is found.
+    """Measures exits, and growing sets of skipped parts while the forecast improves; `watch` gets each result.
 
-    First every attention and every MLP is left out alone. Then the part that keeps agreement highest, among those least
-    missed alone, joins the parts left out. Draft & Verify (Zhang et al. 2024) searches the same sets by Bayesian
-    optimisation. Everything is measured at temperature 0. Raises CompositionError for a target without such layers, and
-    InputError for texts that are too short.
+    First, each attention and each MLP is skipped alone. Then, in each round, the part whose removal keeps agreement
+    highest, among those that cost least alone, is added to the skipped ones. Draft & Verify (Zhang et al. 2024)
+    searches the same sets by Bayesian optimisation. All measurements are at temperature 0.
+
+    Raises CompositionError for a target whose layers cannot be skipped, and InputError for texts that are too short.
     """
     target = pipeline.parts.target
     if not isinstance(target, LayeredTarget):
@@ -93,7 +94,7 @@ def search(
     left_out, since = {ranked[0]}, 0
     report(alone[ranked[0]])
     best = alone[ranked[0]].gain
-    while since < PATIENCE and len(left_out) < 2 * layers - 1:  # something is to run
+    while since < PATIENCE and len(left_out) < 2 * layers - 1:  # at least one part must run
         waiting = [part for part in ranked if part not in left_out][:TRIED]
         tried = measure([without(layers, left_out | {part}) for part in waiting])
         draft, part = max(zip(tried, waiting, strict=True), key=lambda pair: pair[0].agreement)
@@ -104,25 +105,25 @@ def search(
 
 
 Part = tuple[str, int]
-"""An attention or an MLP, and its layer."""
+"""An attention or MLP, as its kind and layer."""
 
 
 def parts(layers: int) -> list[Part]:
-    """The attentions and MLPs of `layers` layers."""
+    """Returns the attentions and MLPs of `layers` layers."""
     return [(name, layer) for layer in range(layers) for name in ("attention", "mlp")]
 
 
 def without(layers: int, left_out: Iterable[Part]) -> LayerChoice:
-    """Returns all of `layers` layers but these parts."""
+    """Returns the choice of all parts of `layers` layers except these."""
     attention, mlp = ({layer for name, layer in left_out if name == wanted} for wanted in ("attention", "mlp"))
     return LayerChoice.without(layers, attention, mlp)
 
 
 def forecast(chosen: LayerChoice, agreement: float, seconds: float, forwards: Mapping[int, float]) -> OwnDraft:
-    """Forecasts the gain of a chain of such drafts over plain decoding, at the best depth.
+    """Forecasts the gain over plain decoding of chains drafted in this way, at the best depth.
 
-    A draft is assumed to be accepted equally often at every depth. Verification starts above the layers that the draft
-    ran whole, and runs these for the last node alone. `forwards` has the seconds of a forward pass by nodes, from 1 on.
+    Acceptance is assumed to be equal at every depth. Verification resumes above the layers that the draft ran in full
+    and runs those only for the last node. `forwards` has the seconds of a forward pass by number of nodes, from 1 on.
     """
     whole = chosen.whole / chosen.layers
 
@@ -138,7 +139,7 @@ def forecast(chosen: LayerChoice, agreement: float, seconds: float, forwards: Ma
 def agreements(
     pipeline: Pipeline, target: LayeredTarget, prompts: Sequence[Prompt], choices: Sequence[LayerChoice]
 ) -> list[tuple[LayerChoice, tuple[float, float]]]:
-    """Measures for each choice how often its likeliest token is the target's next, and the seconds of such a draft.
+    """Measures, for each choice, how often its most likely token is the target's next token, and the seconds per draft.
 
     All choices draft at the same positions of the same texts, which are decoded once.
     """
@@ -151,19 +152,19 @@ def agreements(
 
 
 class Probe(NoDrafter):
-    """A drafter that drafts nothing, but notes at some positions the drafts of choices of the target's layers."""
+    """A drafter that proposes nothing, but records what choices of the target's layers would draft."""
 
     def __init__(self, target: LayeredTarget, choices: Sequence[LayerChoice], every: int) -> None:
         self.target = target
         self.choices = choices
         self.every = every
         self._cycles = 0
-        self._drafted: Tensor | None = None  # [choices], the tokens of this cycle
+        self._drafted: Tensor | None = None  # [choices], tokens drafted in this cycle
         self._right: list[list[bool]] = []
         self._seconds: list[list[float]] = []
 
     def figures(self) -> list[tuple[float, float]]:
-        """Returns by choice the share of positions at which it was right, and the median seconds of a draft."""
+        """Returns by choice the share of positions at which its token was right, and the median seconds of a draft."""
         if not self._right:
             raise InputError("the texts are too short to measure drafts on: give longer prompts, or more of them")
         shares = torch.tensor(self._right, dtype=torch.float64).mean(0).tolist()
@@ -171,7 +172,7 @@ class Probe(NoDrafter):
 
     @torch.no_grad()
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The root alone, whose successor every choice has then drafted."""
+        """Returns the root alone, after every choice has drafted its successor."""
         draft = TokenTree.root_only(root)
         self._cycles += 1
         if self._cycles % self.every == 0:
@@ -186,7 +187,7 @@ class Probe(NoDrafter):
         return draft
 
     def observe(self, cycle: Cycle) -> None:
-        """Compares the drafts with the target's answer."""
+        """Compares the drafts with the target's token."""
         if self._drafted is not None:
             self._right.append((self._drafted == cycle.verdict.bonus.cpu()).tolist())
             self._drafted = None

@@ -1,4 +1,4 @@
-"""Cost of a forward pass in each precision that a target can have: as it is, compiled, or native."""
+"""Cost of a forward pass in each precision that a target supports: unchanged, compiled, or native."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "int8": {"dtype": "bfloat16", **PLAIN, "quantize": "int8"},
     "int4": {"dtype": "bfloat16", **PLAIN, "quantize": "int4"},
 }
-"""The target section's values for each, as overrides."""
+"""Overrides of the target section for each precision."""
 
 
 def section(name: str) -> str:
-    """The target section's values for a precision, but those that are the default."""
+    """Returns the target section for a precision, without default values."""
     return ", ".join(f"{key}: {value}" for key, value in PRECISIONS[name].items() if PLAIN.get(key) != value)
 
 
 def time_threads(target: Any, nodes: int) -> dict[int, dict[int, float]]:
-    """The seconds of forward passes over 1 and `nodes` nodes, by the number of threads: powers of two, and all."""
+    """Returns the seconds of forward passes over 1 and `nodes` nodes, by number of threads: powers of two, and all."""
     most = torch.get_num_threads()
     counts = sorted({most, *(1 << power for power in range(most.bit_length()) if 1 << power <= most)})
     found = {}
@@ -45,9 +45,9 @@ def time_threads(target: Any, nodes: int) -> dict[int, dict[int, float]]:
 
 
 def fastest_tree(found: Profile, forwards: Mapping[int, float], depth: int) -> Choice | None:
-    """The tree that such forward passes make fastest, with the acceptance that was measured; None: plain decoding.
+    """Returns the fastest tree for these forward times and the measured acceptance; None if plain decoding is faster.
 
-    Costs of a cycle besides the forward passes are left out.
+    Costs of a cycle other than the forward passes are not counted.
     """
     choice = found.fastest(depth, {size: seconds for size, seconds in forwards.items() if size > 1})
     return choice if choice.tau / choice.seconds > 1 / forwards[1] else None

@@ -1,6 +1,6 @@
-"""Profile of a drafter: how often each of its choices is accepted, and the costs of the forwards.
+"""Profile of a drafter: the acceptance of each of its choices, and the costs of forward passes.
 
-From these two tables `specframe.components.trees.optimal` computes the best tree.
+`specframe.components.trees.optimal` computes the best tree from these two tables.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Cycle, Draw
 
 CHAIN = 0
-"""The chain in which the drafter is timed, among numbers of nodes."""
+"""Key of the chain in which the drafter is timed, used in place of a number of nodes."""
 
 
 @dataclass
 class Shares:
-    """Counts, level by level, of visits to nodes with children and of the child that was accepted."""
+    """Counts, by level and rank, of visits to nodes with children and of accepted children."""
 
     visits: list[list[int]] = field(default_factory=list)
-    """visits[d][r]: how often the accepted path came to a node of depth d that has a child of rank r."""
+    """visits[d][r]: number of visits by the accepted path to nodes of depth d that have a child of rank r."""
     accepted: list[list[int]] = field(default_factory=list)
-    """accepted[d][r]: how often it went on to that child. A rank is a child's place among its siblings."""
+    """accepted[d][r]: number of these visits in which that child was accepted. Rank is the position among siblings."""
 
     def count(self, level: int, siblings: int, place: int) -> None:
-        """Counts a visit to a node with `children` children; `place` is the accepted one, -1 for none."""
+        """Counts a visit to a node with `siblings` children; `place` is the accepted child's rank, -1 for none."""
         for rows in (self.visits, self.accepted):
             rows.extend([] for _ in range(level + 1 - len(rows)))
             rows[level].extend([0] * (siblings - len(rows[level])))
@@ -53,25 +53,25 @@ class Shares:
 
     @property
     def table(self) -> list[list[float]]:
-        """Share of visits to nodes with such a child that went on to it, by level and rank."""
+        """Returns, by level and rank, the share of visits in which the child was accepted."""
         pairs = zip(self.accepted, self.visits, strict=True)
         return [[n / visits for n, visits in zip(*rows, strict=True)] for rows in pairs]
 
 
 @dataclass
 class Ranks:
-    """Counts over cycles of the siblings that the verifier accepted, by rank.
+    """Counts of accepted siblings by rank, over cycles.
 
-    Nodes after first choices alone are counted apart from those after another choice. There the target did not follow
-    the drafter's first choice, so the text is harder, and later nodes are accepted less often.
+    Nodes reached by first choices alone are counted separately from nodes below another choice. Below another choice,
+    the target did not follow the drafter's first choice, so the text is harder and later nodes are accepted less often.
     """
 
     top: Shares = field(default_factory=Shares)
     off_path: Shares = field(default_factory=Shares)
-    """Nodes with another choice than the first above them, so none of the first level."""
+    """Nodes below a choice other than the first; the first level has none."""
 
     def add(self, cycle: Cycle) -> None:
-        """Counts one cycle's rows."""
+        """Adds the rows of one cycle."""
         draft, slots = cycle.draft, cycle.verdict.slots  # slots [B, A + 1]: the root, then the path
         index = torch.arange(draft.tokens.shape[1], device=slots.device)
         ends = slots.new_full(slots[:, :1].shape, -1)
@@ -86,39 +86,39 @@ class Ranks:
 
     @property
     def table(self) -> list[list[float]]:
-        """The shares of nodes after first choices: by level and rank, of all visits those that went on to it."""
+        """Returns, by level and rank, the share of visits below first choices in which the child was accepted."""
         return self.top.table
 
     @property
     def reached(self) -> list[int]:
-        """Number of times, by level, that the accepted path came to a node after first choices that has children."""
+        """Number of times, by level, that the accepted path reached a node below first choices that has children."""
         return [max(row, default=0) for row in self.top.visits]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Measurements of a drafter."""
+    """Measurements of a drafter on some prompts."""
 
     ranks: Ranks
     draft_seconds: float
-    """A drafter's forward pass, that over a prompt left out."""
+    """Seconds of a drafter's forward pass, without the pass over a prompt."""
     block: int
-    """Number of levels that a forward proposes, as far as a draft of the measured depth shows it."""
+    """Number of levels that one forward pass proposes, up to the measured depth."""
     cycle_seconds: dict[int, float]
-    """A cycle without the drafter's forwards, by the number of nodes, the root included."""
+    """Seconds of a cycle without the drafter's forward passes, by number of nodes including the root."""
     rows: int
     """Number of rows decoded together."""
     context: float
-    """Number of tokens of the longest row, on average over cycles."""
+    """Length of the longest row in tokens, averaged over cycles."""
     calibration: Calibration
-    """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
+    """Powers of the drafter's laws that make them closest to the target's, at the temperature of decoding."""
     read_seconds: float = 0.0
-    """Seconds that a token of a prompt adds to the drafter's first pass."""
+    """Seconds that one prompt token adds to the drafter's first pass."""
 
     def fastest(self, depth: int, cycle_seconds: Mapping[int, float] | None = None) -> Choice:
-        """The tree of at most `depth` levels of the most tokens per second, of the sizes that were timed.
+        """Returns the tree with the most tokens per second among the timed sizes, with at most `depth` levels.
 
-        `cycle_seconds` are costs of a cycle, by size, in place of those measured.
+        `cycle_seconds`, by size, replaces the measured costs of a cycle.
         """
         return fastest_shape(
             self.ranks.table,
@@ -130,11 +130,11 @@ class Profile:
         )
 
     def write(self, path: FilePath) -> None:
-        """Writes the acceptance tables, with counts, the costs and the calibration, for trees to read."""
+        """Writes the acceptance tables with their counts, the costs and the calibration to a file that trees read."""
         write_json(path, self.as_data())
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the contents of `write` as plain data; times are in seconds."""
+        """Returns the data that `write` stores; times are in seconds."""
         return {
             "acceptance": self.ranks.table,
             "off_path": self.ranks.off_path.table,
@@ -158,16 +158,18 @@ def profile(
     draw: Draw = Draw.TOP,
     sizes: Iterable[int] = (),
 ) -> Profile:
-    """Measures how often each choice of the pipeline's drafter is accepted on the prompts, and the costs of forwards.
+    """Measures how often each choice of the pipeline's drafter is accepted, and the costs of forward passes.
 
-    A recipe, by file or name, is loaded first.
-    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and fewer
-    below those. So deeper levels are measured mostly where the first choices were right, and separately where they were
-    not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of `sizes` is the node
-    count of a tree to be timed, root included, 1 being plain decoding; the comb is always timed. The drafter's forward
-    pass is timed in a chain, which a drafter may search in one call; of the comb every proposal is read. The trees take
-    turns, prompt by prompt, because a machine drifts; what is reported are `paired_medians`. Raises InputError for a
-    drafter that makes its own trees.
+    `pipeline` may be a recipe's file or name, which is then loaded.
+
+    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes and fewer below
+    those. Deeper levels are thus measured mostly where the first choices were right, and counted separately elsewhere.
+    `draw` states how children are drawn; the recipe's verifier must accept it. Each of `sizes` is the node count of a
+    tree to time, root included; 1 is plain decoding. The comb is always timed. The drafter's forward pass is timed in a
+    chain, which some drafters search in one call, because every proposal of the comb is recorded. The trees take turns,
+    prompt by prompt, because the speed of a machine drifts; `paired_medians` are reported.
+
+    Raises InputError for a drafter that builds its own trees.
     """
     if isinstance(pipeline, str | FilePath):
         pipeline = load(pipeline)
@@ -206,7 +208,7 @@ def profile(
             if size == CHAIN:
                 drafting.count(clock)
         clock.settle()
-        if clock.calls["score"]:  # else the first token was the last
+        if clock.calls["score"]:  # otherwise the first token was the last
             turns.setdefault(start, {})[size] = _cycle_seconds(clock)
             if size == comb.shape.nodes:
                 combs.append(clock)
@@ -230,9 +232,9 @@ def profile(
 
 
 def lengthen(pipeline: Pipeline, prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """Prepends to every prompt as many of the others, from the next one on, as make it `context` tokens or longer.
+    """Prepends other prompts to each prompt, starting with the next one, until it has at least `context` tokens.
 
-    Raises InputError where all of them together are shorter.
+    Raises InputError if all of them together are shorter.
     """
     longer: list[Prompt] = []
     for place in range(len(prompts)):
@@ -257,7 +259,7 @@ def _joined(before: Sequence[Prompt], last: Prompt) -> Prompt:
 def take_turns(
     sizes: Sequence[int], prompts: Sequence[Prompt], batch: int
 ) -> Iterator[tuple[int, Sequence[Prompt], int]]:
-    """Yields every size with every batch of prompts, and the batch's first index; the order of sizes rotates."""
+    """Yields every size with every batch of prompts and the index of its first prompt; the order of sizes rotates."""
     for turn, start in enumerate(range(0, len(prompts), batch)):
         first = turn % len(sizes)
         for size in (*sizes[first:], *sizes[:first]):
@@ -265,15 +267,15 @@ def take_turns(
 
 
 def _cycle_seconds(clock: Clock) -> float:
-    # Everything that every cycle does, the forwards of the drafter left out.
+    # Everything in a cycle except the drafter's forward passes.
     phases = sum(clock.seconds[phase] for phase in PHASES)
     return (phases - clock.seconds["drafter"]) / clock.calls["score"]
 
 
 def comb_paths(depth: int, width: int) -> list[Path]:
-    """The comb to measure with: `width` children below first choices; below the r-th, from the second on, width / 2r.
+    """Returns the comb's paths: `width` children below first choices, width / 2r below the r-th choice, r > 1.
 
-    r is the product of such numbers along the path: few paths leave the first choices, fewer twice, and most not far.
+    r is the product of the ranks along the path, so that few paths leave the first choices and fewer leave them twice.
     """
     paths: list[Path] = []
     level: list[Path] = [()]

@@ -1,4 +1,4 @@
-"""Traces: plain frozen data, and the recorder that collects them from target, tree policy and drafter."""
+"""Traces as plain frozen data, and the recorder that collects them from target, tree policy and drafter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DrawName = Literal["top", "iid", "without_replacement"]
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A node of a draft; padding is left out, so indices may have gaps."""
+    """A node of a draft. Padding is omitted, so indices may have gaps."""
 
     index: int
     parent: int
@@ -31,16 +31,16 @@ class TracedNode:
     text: str
     """Text that the token adds to the path above it."""
     p: float | None
-    """The target's probability of it; None for the root, which is committed already."""
+    """The target's probability; None for the root, which is already committed."""
     q: float | None
-    """The drafter's; None where no law of the drafter is known: the root, copies, caches."""
+    """The drafter's probability; None if its law is unknown: the root, copies, caches."""
     draw: DrawName | None
     verdict: Literal["root", "accepted", "rejected"]
 
 
 @dataclass(frozen=True)
 class Bonus:
-    """The token that follows the accepted path."""
+    """The token after the accepted path."""
 
     token: int
     text: str
@@ -49,69 +49,69 @@ class Bonus:
 
 @dataclass(frozen=True)
 class TracedCycle:
-    """One cycle: its draft and the verdict."""
+    """One cycle: its draft and verdict."""
 
     number: int
-    """Number of the cycle, from 1; the prefill is none."""
+    """Number of the cycle, from 1; the prefill is not counted."""
     nodes: tuple[TracedNode, ...]
-    """Parents before children, siblings in the order they were tried; the root first."""
+    """The root first; parents before children, siblings in the order in which they were tried."""
     path: tuple[int, ...]
     """Indices of the accepted nodes, from level 1 down."""
     bonus: Bonus
     kept: int
-    """Tokens that went into the text; fewer than path and bonus where it ended within the cycle."""
+    """Number of tokens added to the text; fewer than path and bonus if the text ended within the cycle."""
 
     @property
     def cut(self) -> int:
-        """Tokens of path and bonus that came after the text's end."""
+        """Number of tokens of path and bonus after the end of the text."""
         return len(self.path) + 1 - self.kept
 
 
 @dataclass(frozen=True)
 class TracedToken:
-    """A token of the text, and where it came from."""
+    """A token of the text and its origin."""
 
     token: int
     text: str
-    """Text shown; empty while a character waits for the rest of its bytes."""
+    """Displayed text; empty while a character is incomplete."""
     source: Literal["draft", "bonus"]
     cycle: int
-    """0: the first token, which the prefill gives."""
+    """Number of the cycle; 0 for the first token, which comes from the prefill."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Record of the decoding of one prompt.
+    """The record of decoding one prompt.
 
-    Probabilities are those of the recipe's sampling. At temperature 0 every law is one-hot and shows nothing beyond the
-    verdict, so they are read at temperature 1 instead (`read_at`).
+    Probabilities follow the recipe's sampling settings. At temperature 0, where every law is one-hot, they are read at
+    temperature 1 instead (`read_at`).
     """
 
     recipe: str
     parts: dict[str, str]
-    """The component of each kind, such as drafter: falcon."""
+    """Component name by kind, for example drafter: falcon."""
     prompt: str
     temperature: float
     read_at: float
     lossless: bool
     ended: str
-    """Reason for the text's end: `length`, `end` or `stop`."""
+    """Reason for the end of the text: `length`, `end` or `stop`."""
     tau: float
     alpha: tuple[float, ...]
-    """Share of cycles whose path reached each depth."""
+    """Share of cycles whose accepted path reached each depth."""
     reached: tuple[int, ...]
-    """Number of cycles whose path reached each depth."""
+    """Number of cycles whose accepted path reached each depth."""
     drafted: int
     accepted: int
     cycles: tuple[TracedCycle, ...]
     pieces: tuple[TracedToken, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The trace as JSON can hold it."""
+        """Returns the trace as data for JSON."""
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        """The cycles as a table, for notebooks: drafted nodes, and the tokens that were accepted."""
+        """Returns the cycles as an HTML table for notebooks, with drafted nodes and accepted tokens."""
         rows = []
         for cycle in self.cycles:
             texts = {node.index: node.text for node in cycle.nodes}
@@ -122,24 +122,24 @@ class Trace:
 
 
 Path = tuple[int, ...]
-"""A node by its tokens, from level 1 down to its own; the root is ()."""
+"""A node as the tokens from level 1 down to it; () is the root."""
 
 
 class Recorder:
-    """The logits of target and drafter for the newest tree of a batch of one row.
+    """Logits of target and drafter for the latest tree, for a batch of one row.
 
-    Only the newest: laws over a vocabulary are large, and a reader takes a few numbers from them.
+    Only the latest are kept: laws over a vocabulary are large, and a trace needs a few numbers of them.
     """
 
     def __init__(self, reading: SamplingRule) -> None:
-        """Laws are made from logits by `reading`."""
+        """Creates a recorder that turns logits into laws by `reading`."""
         self.reading = reading
         self.logits: Tensor
-        """[1, N, V], after each node; there are none before the target's first forward."""
+        """Logits after each node, [1, N, V]; unset before the target's first forward pass."""
         self._laws: dict[Path, Tensor] = {}  # [K, V] below each expanded node
 
     def attach(self, parts: Parts) -> Parts:
-        """The parts, with this recorder between them."""
+        """Returns the parts with this recorder between them."""
         tree: Any = None if parts.tree is None else WatchedTree(parts.tree, self._recorded)
         target: Any = RecordedTarget(parts.target, self)
         return replace(parts, target=target, tree=tree)
@@ -153,7 +153,7 @@ class Recorder:
         return run
 
     def record(self, frontier: Frontier, proposal: Proposal) -> None:
-        """Records the drafter's proposals below frontier nodes."""
+        """Records the drafter's proposals for children of frontier nodes."""
         levels = proposal.whole.logits.unbind(2)
         laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
         paths = token_paths(frontier.tree)
@@ -161,13 +161,13 @@ class Recorder:
             self._laws[paths[node]] = law
 
     def p(self, tree: TokenTree) -> Tensor:
-        """The target's law after every node: [N, V]."""
+        """Returns the target's law after every node, [N, V]."""
         return self.reading.law(self.logits, tree)[0]
 
     def q(self, path: Path) -> float | None:
-        """The drafter's probability of the last token of a path; None if it was not asked for it.
+        """Returns the drafter's probability of the last token of a path; None if the drafter was not asked for it.
 
-        Every node lies at most K levels below exactly one expanded node, K being the levels that it proposed.
+        Every node lies at most K levels below exactly one expanded node, where K is the number of levels it proposed.
         """
         for level in range(len(path)):
             laws = self._laws.get(path[: len(path) - 1 - level])
@@ -176,12 +176,12 @@ class Recorder:
         return None
 
     def forget(self) -> None:
-        """Makes room for the next draft."""
+        """Drops the records of the last draft."""
         self._laws.clear()
 
 
 class RecordedTarget(DelegatingTarget):
-    """A target whose scores are kept until the next forward; in all else it is the target."""
+    """A target that records its scores until the next forward pass and otherwise delegates to the wrapped target."""
 
     _target: Target
 
@@ -190,20 +190,20 @@ class RecordedTarget(DelegatingTarget):
         self._recorder = recorder
 
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
-        """The target's."""
+        """Admits the prompts to the target and records its scores."""
         tree, scores = self._target.admit(prompts)
         self._recorder.logits = scores.logits
         return tree, scores
 
     def score(self, tree: TokenTree) -> Scores:
-        """The target's."""
+        """Scores the tree with the target and records the result."""
         scores = self._target.score(tree)
         self._recorder.logits = scores.logits
         return scores
 
 
 def token_paths(tree: TokenTree) -> list[Path]:
-    """The path of every node of the first row."""
+    """Returns the path of every node of the first row."""
     paths: list[Path] = [()]
     for token, parent in zip(tree.tokens[0, 1:].tolist(), tree.parent[0, 1:].tolist(), strict=True):
         paths.append((*paths[parent], token))

@@ -1,4 +1,4 @@
-"""Decodes one prompt and records every cycle."""
+"""Decoding of one prompt with a record of every cycle."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DRAW_NAMES: dict[int, DrawName] = {Draw.TOP: "top", Draw.IID: "iid", Draw.WITHOU
 
 
 def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
-    """Traces the decoding of the prompt: the same tokens as `generate` gives for it alone, and how they came about.
+    """Decodes the prompt and returns its trace; tokens equal those of `generate` for this prompt alone.
 
-    Raises InputError for an empty prompt, one that leaves no room in the context, or several.
+    Raises InputError for an empty prompt, one that fills the context, or several prompts.
     """
     prompt = sole(prompt)
     settings = pipeline.sampling
@@ -43,7 +43,7 @@ def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
     requests = recorded.requests([row])
     wording, acceptance = Wording(pipeline.tokenizer), Acceptance()
     cycles: list[TracedCycle] = []
-    sources: list[tuple[int, int]] = []  # the cycle of each token, and its place there
+    sources: list[tuple[int, int]] = []  # each token's cycle and its position within that cycle
     with recorded.open(requests) as session:
         entry = session.admit(requests)[0]
         sources += [(0, place) for place in range(len(entry.tokens))]
@@ -83,7 +83,7 @@ def trace(pipeline: Pipeline, prompt: Prompt | Sequence[Prompt]) -> Trace:
 
 
 def reading_law(settings: SamplingSettings) -> Sampling:
-    """The sampling that probabilities are read by: the recipe's, or temperature 1 where that is greedy."""
+    """Returns the sampling that probabilities are read with: the recipe's, or temperature 1 if the recipe is greedy."""
     if settings.temperature == 0:
         return Sampling(temperature=1.0)
     return settings.law()
@@ -98,14 +98,14 @@ def traced_cycle(
     wording: Wording,
     context: Sequence[int],
 ) -> TracedCycle:
-    """A cycle of one row as plain data.
+    """Converts a cycle of one row to plain data.
 
-    `law` [N, V] is the target's after every node, `known` the drafter's probability of a node where it was recorded;
-    `context` are the last committed tokens before the cycle, the root at their end.
+    `law` [N, V] is the target's after every node, `known` returns the drafter's probability of a node if it was
+    recorded, and `context` has the last committed tokens before the cycle, ending with the root.
     """
     tree, verdict = cycle.draft, cycle.verdict
     parents = tree.parent[0].clamp(min=0)
-    p = law[parents, tree.tokens.where(tree.valid, 0)[0]].tolist()  # the root's and padding's are meaningless
+    p = law[parents, tree.tokens.where(tree.valid, 0)[0]].tolist()  # values at the root and at padding are meaningless
     q = _recorded_q(cycle)
     path = verdict.path[0, : int(verdict.length[0])].tolist()
     paths = token_paths(tree)
@@ -136,7 +136,7 @@ def traced_cycle(
 
 
 def _recorded_q(cycle: Cycle) -> list[float | None]:
-    """Returns by node the recorded probability of nodes that a drafter sampled into a tree of its own."""
+    """Returns, by node, the recorded probability of nodes that a drafter sampled into its own tree; None for others."""
     tree = cycle.draft.whole(cycle.scores.logits.shape[-1])
     if tree.q is None or tree.q_row is None:
         return [None] * tree.tokens.shape[1]

@@ -65,6 +65,7 @@ def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     own = drafter.promise
     return replace(
         tree.promise,
+        block=own.block,
         row_independent=tree.promise.row_independent and own.row_independent,
         uses_target_layers=own.uses_target_layers,
         needs_all_scores=own.needs_all_scores,

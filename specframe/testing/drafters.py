@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -13,6 +14,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.fixed import Chain
+from specframe.components.trees.recording import RecordingTree
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.requests import Request, as_prompts
@@ -51,12 +53,12 @@ def check_drafter(
     bound does); `tree` the policy it grows, by default a chain of two; `target` what it is bound to, by
     default a table or, for drafters that need layers, a tiny random Llama.
 
-    Checked: well-formed drafts within what is declared; greedy output equal to plain decoding, batches of
-    ragged prompts included; a row drafted the same whatever its neighbours, if that is promised, and with a verifier
-    that draws by position continued the same in any case; drafting that leaves no trace:
-    drafting twice, or having drafted what was rejected, equals drafting fresh; sessions that start afresh;
-    a drafter that has `rewind` drafts as a fresh one once the tokens are committed again;
-    and the law of all output, enumerated, with recorded laws audited where it samples.
+    Checked: well-formed drafts within what is declared, and proposals of the declared number of levels; greedy output
+    equal to plain decoding, batches of ragged prompts included; a row drafted the same whatever its neighbours, if that
+    is promised, and with a verifier that draws by position continued the same in any case; drafting that leaves no
+    trace: drafting twice, or having drafted what was rejected, equals drafting fresh; sessions that start afresh; a
+    drafter that has `rewind` drafts as a fresh one once the tokens are committed again; and the law of all output,
+    enumerated, with recorded laws audited where it samples.
     """
     models = target or _suitable(make)
     policies = [Draw.TOP, Draw.WITHOUT_REPLACEMENT] if tree is None and not make().promise.complete else [None]
@@ -89,9 +91,10 @@ def check_protocol(parts: Callable[[], Parts]) -> None:
     whole, parts_of_it = drafter.promise.complete, (drafter.promise.draws, drafter.promise.nodes)
     assert whole or parts_of_it == (None, None), "a drafter promises both `draws` and `nodes`, or grows a tree policy"
     assert whole or made.tree is not None, "the drafter grows a tree policy"
-    promise = made.promise
-    for draft, _ in drafts(made, PROMPTS, Sampling(temperature=1.0)):
+    promise, tree = made.promise, None if made.tree is None else RecordingTree(made.tree)
+    for draft, _ in drafts(replace(made, tree=tree), PROMPTS, Sampling(temperature=1.0)):
         check_shape(draft, vocab=VOCAB, nodes=promise.nodes, draws=promise.draws)
+        assert tree is None or tree.levels <= {promise.block}, f"proposals of other than {promise.block} levels"
 
 
 def check_greedy(parts: Callable[[], Parts]) -> None:
@@ -120,9 +123,8 @@ def check_traces(parts: Callable[[], Parts]) -> None:
             replay(idle, cycle)
             if index + 1 < count:
                 propose(busy, cycle.committed.root, sampling, seed=index)  # this draft is as good as rejected
-                if promise.ahead:
-                    propose(busy, cycle.committed.root, sampling, seed=index)
-                    propose(idle, cycle.committed.root, sampling, seed=index)
+                for each in (busy, idle) if promise.ahead else ():
+                    propose(each, cycle.committed.root, sampling, seed=index)
         root = cycles[count - 1].committed.root
         first = propose(busy, root, sampling, seed=99)
         again = propose(busy, root, sampling, seed=99)
@@ -228,8 +230,7 @@ def generate(
         Request(tokens=prompt, sampling=sampling or Sampling(), seed=row_seed(11, row), max_new_tokens=LENGTH)
         for row, prompt in zip(rows or range(len(prompts)), prompts, strict=True)
     ]
-    session = Session(parts, slots or len(prompts), _room(parts))
-    return [entry.tokens for entry in session.run(requests)]
+    return [entry.tokens for entry in Session(parts, slots or len(prompts), _room(parts)).run(requests)]
 
 
 def drafts(

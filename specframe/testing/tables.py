@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,7 @@ class GivenDrafter:
         vocab = q.shape[-1]
         block = len(q) if q.dim() == 3 else 1
         self.vocab: int = vocab
+        self.promise = replace(self.promise, block=block)
         self._logits = logits_of(q).expand(block, vocab, vocab)
 
     def bind(self, target: Target) -> None:

@@ -25,8 +25,9 @@ class Masks:
 
     @property
     def promise(self) -> Promise:
-        """Largest draft depth: with masks, one level per mask and one for the root."""
-        return Promise(depth=self.count + 1) if self.count else Promise(path_in_frontier=True)
+        """Largest draft depth, all of one forward pass: with masks, one level per mask and one for the root."""
+        levels = self.count + 1
+        return Promise(depth=levels, block=levels) if self.count else Promise(path_in_frontier=True)
 
     @property
     def entry(self) -> dict[str, int]:

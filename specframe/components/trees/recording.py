@@ -68,6 +68,11 @@ class RecordingTree(WatchedTree):
         self.records = [Proposals(self._noted, row) for row in range(len(root))]
         return draft
 
+    @property
+    def levels(self) -> set[int]:
+        """Numbers of levels of the last tree's proposals: one number if the drafter's `Promise.block` is true."""
+        return {proposal.logits.shape[2] for _, proposal in self._noted}
+
     def _noting(self, expand: Expand) -> Expand:
         def run(frontier: Frontier) -> Proposal:
             self._noted.append((frontier, expand(frontier)))

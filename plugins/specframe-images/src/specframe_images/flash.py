@@ -208,6 +208,7 @@ class Flash(NeuralDrafter[FlashNetwork]):
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.entries = entries
         self.levels = levels
+        self.promise = replace(self.promise, block=levels)
         self.width = width
 
     def build(self, target: NeuralTarget) -> FlashNetwork:

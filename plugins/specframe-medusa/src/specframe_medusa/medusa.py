@@ -46,7 +46,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         check_counts("medusa", heads, layers)
         super().__init__(weights=weights, head=head)
         self.levels = heads
-        self.promise = Promise(depth=heads)
+        self.promise = Promise(depth=heads, block=heads)
         self.layers = layers
 
     def build(self, target: NeuralTarget) -> MedusaNetwork:

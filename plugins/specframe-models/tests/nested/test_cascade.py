@@ -204,9 +204,8 @@ def test_what_does_not_fit_is_refused(options, error, words):
 
 
 def test_a_drafter_of_several_levels_a_forward_pass_is_refused():
-    own = cascade(GivenDrafter(GIVEN.expand(2, 2, 2)), Chains(GIVEN))
     with pytest.raises(CompositionError, match="one level a forward pass"):
-        drafted(own, vocab=2)
+        cascade(GivenDrafter(GIVEN.expand(2, 2, 2)), Chains(GIVEN))
 
 
 def test_a_command_refuses_in_one_line(tmp_path, capsys):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +29,15 @@ from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.costs import Costs
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Committed, Draw
+from specframe.recipes.build import plan
+from specframe.recipes.discovery import discover
+from specframe.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
-from specframe.testing import GivenDrafter, check_drafter
+from specframe.testing import check_drafter
+from specframe_medusa.hydra import Hydra
 from specframe_trees.ahead.ahead import Ahead
 from specframe_trees.ahead.ready_chains import Chains
 from tests.components.sessions import CONTEXT
@@ -166,7 +170,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(CompositionError, match="builds its own trees"):
         Ahead(drafter=Lookup())
     with pytest.raises(CompositionError, match="drafts no deeper than 3 levels, and a chain after a chain needs 9"):
-        Ahead(drafter=ModelDrafter(model="zoo://talk-7m", masks=2), window=4)
+        Ahead(drafter=Hydra(heads=3), window=4)
     with pytest.raises(CompositionError, match="stands alone"):
         Fused(first=ahead(), second=Lookup())
     with pytest.raises(InputError, match="put the drafter into `ahead`"):
@@ -186,8 +190,22 @@ def test_numbers_of_threads(threads: dict[str, int], message: str) -> None:
         RunSettings(threads=threads)
 
 
-def test_a_drafter_of_several_levels_a_forward_pass_is_refused_before_it_is_run() -> None:
-    inner = GivenDrafter(torch.full((3, 3), 1 / 3))
-    inner.promise = replace(inner.promise, block=2)
-    with pytest.raises(CompositionError, match="2 levels a forward pass"):
-        Ahead(drafter=inner)
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [
+        ({"use": "falcon"}, 2),
+        ({"use": "parallelspec"}, 5),
+        ({"use": "medusa", "heads": 20}, 20),
+        ({"use": "dflash", "block_size": 8}, 7),
+        ({"use": "peagle"}, 8),
+        ({"use": "flash"}, 5),
+        ({"use": "model", "model": "zoo://talk-7m", "masks": 7}, 8),
+        ({"use": "tli", "drafter": {"use": "model", "model": "zoo://talk-7m", "masks": 7}}, 8),
+    ],
+)
+def test_a_drafter_of_several_levels_a_forward_pass_is_refused_with_the_recipe(
+    options: dict[str, Any], levels: int
+) -> None:
+    data = {"specframe": 1, "target": {"use": "table"}, "drafter": {"use": "ahead", "drafter": options}}
+    with pytest.raises(RecipeError, match=f"proposes {levels} levels a forward pass"):
+        plan(Recipe(Path("recipe.yaml"), data | {"verifier": {"use": "match"}}), discover())

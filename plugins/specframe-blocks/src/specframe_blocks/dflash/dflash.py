@@ -67,7 +67,8 @@ class DFlash(NeuralDrafter[Backbone]):
         self.count = layers
         self.mask_token = mask_token
         self.size, self.causal, self.from_anchor = block_size, causal, from_anchor
-        self.promise = Promise(depth=block_size if from_anchor else block_size - 1)
+        levels = block_size if from_anchor else block_size - 1
+        self.promise = Promise(depth=levels, block=1 if self.spark else levels)
         self._layout: BlockLayout | None = None
 
     def untrained(self, vocab: int) -> Self:

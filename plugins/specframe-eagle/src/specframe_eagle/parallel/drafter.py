@@ -94,7 +94,7 @@ class PEagle(Eagle3):
         self.asked = levels
         self.mask_token = mask_token
         self.own_embedding = own_embedding
-        self.promise = Promise(depth=levels)
+        self.promise = Promise(depth=levels, block=levels)
 
     def untrained(self, vocab: int) -> Self:
         """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""

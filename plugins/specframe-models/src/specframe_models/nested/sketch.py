@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import CompositionError
 from specframe.plugin import Frontier, Proposal, TokenTree
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Reader:
         if not self._known:
             self._known = [set() for _ in paths]
             if not self._chains or not any(map(any, paths)):
-                found = _one_level(self._expand(Frontier(sketch.root_only, sketch.tensor([[0]] * len(sketch)))))
+                found = self._expand(Frontier(sketch.root_only, sketch.tensor([[0]] * len(sketch))))
                 self._known = [{0} for _ in paths]
                 if not any(map(any, paths)):
                     return found, sketch.tensor(paths)
@@ -125,9 +124,9 @@ class Reader:
         nodes = sketch.tensor(unread)  # [B, F]
         if not self._chains:
             for column in nodes.split(1, 1):
-                found = _one_level(self._expand(Frontier(sketch.tree, column)))
+                found = self._expand(Frontier(sketch.tree, column))
             return found, sketch.tensor(paths)
-        found = _one_level(self._expand(Frontier(sketch.tree, nodes)))
+        found = self._expand(Frontier(sketch.tree, nodes))
         places = sketch.tensor(
             [range(len(read) - len(path), len(read)) for read, path in zip(unread, paths, strict=True)]
         )
@@ -140,13 +139,6 @@ class Reader:
         ancestors = [node for node in sketch.path(row, path[0])[:-1] if node not in known]
         known.update(ancestors, path)
         return [*ancestors, *path]
-
-
-def _one_level(proposal: Proposal) -> Proposal:
-    """The proposal. Raises CompositionError for more than one level."""
-    if proposal.logits.shape[2] != 1:
-        raise CompositionError("cascade needs drafters that propose one level a forward pass")
-    return proposal
 
 
 class FunctionPolicy:

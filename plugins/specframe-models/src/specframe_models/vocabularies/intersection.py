@@ -43,10 +43,10 @@ class Intersection:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise()
 
     def __init__(self, *, drafter: Drafter, replace: dict[str, str] | None = None) -> None:
         self._translator = Translator(drafter, replace, None)
+        self.promise = Promise(depth=drafter.promise.depth, block=drafter.promise.block)
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair) -> Intersection:

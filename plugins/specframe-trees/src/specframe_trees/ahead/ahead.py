@@ -25,7 +25,7 @@ from specframe.plugin import (
     untrained_form,
 )
 from specframe_trees.ahead.placed import Placed
-from specframe_trees.ahead.ready_chains import After, Chains, Prepared, require_one_level
+from specframe_trees.ahead.ready_chains import After, Chains, Prepared
 
 WINDOW = 4
 """Tokens of a chain with `window: auto` where no costs are known."""
@@ -88,7 +88,11 @@ class Ahead:
             )
         if own.complete:
             raise CompositionError("the drafter of ahead builds its own trees; it needs one that grows a tree policy")
-        require_one_level(own.block)
+        if own.block != 1:
+            raise CompositionError(
+                f"the drafter of ahead proposes {own.block} levels a forward pass, and chains of different lengths "
+                "need one of one level, such as `model` or `eagle`"
+            )
         self.drafter, self.window, self.guesses, self.draw, self.most = drafter, window, guesses, draw, most
         guessed = 1 if guesses is None else guesses * (longest + 1)
         self._nodes = (1 + longest) * (1 + guessed)  # of all that is drafted after a chain, and the chain

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe import CompositionError
 from specframe.plugin import (
     Committed,
     Context,
@@ -100,17 +99,17 @@ class After:
         """The draft, the guesses and the chains below root [B]."""
         draft = self._draft
         growth = Growth(root)
-        proposals = [_one_level(expand(Frontier(growth.tree, _nodes(draft, 0, 1))))]
+        proposals = [expand(Frontier(growth.tree, _nodes(draft, 0, 1)))]
         for level in range(1, draft.levels + 1):
             nodes = _nodes(draft, level, 1)
             growth.add(draft.tokens[:, level, None], nodes - 1, valid=draft.valid[:, level, None])
-            proposals.append(_one_level(expand(Frontier(growth.tree, nodes))))
+            proposals.append(expand(Frontier(growth.tree, nodes)))
         tokens, self._ends, real = self._guessed(proposals)
         nodes = _nodes(draft, growth.size, tokens.shape[1])
         growth.add(tokens, self._ends, valid=real)
         for _ in range(self._window):
             children = _nodes(draft, growth.size, tokens.shape[1])
-            self._lengthen(growth, nodes, _one_level(expand(Frontier(growth.tree, nodes))), context)
+            self._lengthen(growth, nodes, expand(Frontier(growth.tree, nodes)), context)
             nodes = children
         return growth.tree
 
@@ -167,18 +166,3 @@ class After:
 def _nodes(draft: TokenTree, first: int, count: int) -> Tensor:
     """The node indices from `first` on, for every row: [B, count]."""
     return torch.arange(first, first + count, device=draft.tokens.device).expand(len(draft.tokens), -1)
-
-
-def require_one_level(levels: int) -> None:
-    """Raises CompositionError for a drafter that proposes several levels in a forward pass."""
-    if levels != 1:
-        raise CompositionError(
-            f"the drafter of ahead proposes {levels} levels a forward pass, and chains of different lengths need one "
-            "of one level, such as `model` or `eagle`"
-        )
-
-
-def _one_level(proposal: Proposal) -> Proposal:
-    """The proposal. Raises CompositionError for one of several levels."""
-    require_one_level(proposal.logits.shape[2])
-    return proposal

@@ -39,7 +39,7 @@ def convert_gguf(
 
 
 def _compare(wanted: dict[str, torch.Tensor], folder: Path) -> None:
-    """Raises WeightsError unless the folder has exactly these tensors, with tied ones stored once."""
+    """Raises WeightsError unless the folder has exactly these tensors; tied ones are stored once."""
     known = {tensor.data_ptr() for tensor in wanted.values()}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as stored:

@@ -1,4 +1,4 @@
-"""A Hugging Face language model as a target: whole trees in one forward, over a slot cache."""
+"""A Hugging Face language model as a target: one forward pass scores whole trees, over a slot cache."""
 
 from __future__ import annotations
 
@@ -43,29 +43,30 @@ if TYPE_CHECKING:
 class HFTarget(LoadedModel):
     """A language model, or the text decoder of one that reads images: a folder, a GGUF file, a Hub name, `zoo://NAME`.
 
-    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere, `stored` its own everywhere, but float32 for
-    float16 on a CPU and bfloat16 for GGUF; `device: auto` is CUDA where there is one; `attention` is transformers'
-    attn_implementation (sdpa or eager), by default the one that transformers prefers. `fallback` names the model that
-    `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a PEFT adapter's folder, merged
-    into the weights, which load from safetensors or a GGUF file, whose blocks are unpacked; no remote code runs.
-    `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the quantized model's, and
-    so are plain decoding and every report. `native` computes the layers on a CPU, if they are Llama's in bfloat16 or
-    float32, by those of a quantized one; where there are none, `compile` compiles the pass over a tree. `cache:
-    bfloat16` (or int8, but the newest) rounds the keys and values that native passes keep, in float32 without it; the
-    law is then that of the rounded ones, as with `quantize`. `prompt` is a selection of what it reads of a longer
-    prompt, in place of all of it, and `keep` a KV selection that chooses, once a prompt is read, what stays of its keys
-    and values: the target is approximate then, and every report calls it lossy. `context` limits a row.
+    No remote code runs. Raises InputError or FetchError for a model that cannot be found or fetched, WeightsError for
+    bad weights, and CompositionError for one that does not score trees as it scores texts, tested once per kind.
 
-    Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
-    weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
+    Args:
+        dtype: `auto` is float32 on a CPU, else as stored; `stored` makes GGUF bfloat16, and float16 float32 on a CPU.
+        device: `auto` is CUDA if available, otherwise the CPU.
+        adapter: folder of a PEFT adapter, which is merged into the weights.
+        attention: transformers' attn_implementation, sdpa or eager; none: transformers' choice.
+        fallback: the model that `specframe run`, and no other command, decodes with if `model` cannot be fetched.
+        quantize: its matrices in 4 or 8 bits, on a CPU; plain decoding and every report use the quantized model, too.
+        native: native code for the layers, on a CPU: for Llama's in bfloat16 or float32.
+        compile: torch.compile for the pass over a tree, if native code does not compute it.
+        cache: rounds keys and values of native passes (`int8`: but the newest); the law is that of the rounded ones.
+        prompt: which tokens of a longer prompt to read; the target is then approximate, and reports call it lossy.
+        keep: which keys and values of a longer prompt to keep once it is read; the target is then approximate, too.
+        context: maximum length of a row in tokens.
     """
 
     prompt: PromptSelection | None = None
-    """Selection of what it reads of a longer prompt; None: all of it."""
+    """Selection of tokens to read from a longer prompt; None: all of them."""
     keeps: KVSelection | None = None
-    """Choice of what stays of a longer prompt's keys and values; None: all."""
+    """Selection of a longer prompt's keys and values to keep; None: all of them."""
     renamed: ClassVar = {"kernels": Renamed("native", until="0.4"), "otherwise": Renamed("fallback", until="0.4")}
-    _sees = False  # True once its kind is known to score trees after images rightly
+    _sees = False  # True once trees after images are known to be scored correctly
 
     def __init__(
         self,
@@ -106,18 +107,18 @@ class HFTarget(LoadedModel):
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
-        """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
+        """Creates a target from a model in memory; its weights, config, hooks and mode are left unchanged."""
         target = cls.__new__(cls)
         target._attach(adapters.unwrap(model), TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 
     def fingerprint(self) -> str:
-        """A name for the kind of model, dtype and passes."""
+        """Returns a name for the kind of model, its dtype and its forward passes."""
         return kind.fingerprint(self, probe.EDITION)
 
     def sibling(self) -> HFTarget:
-        """A target of its own state and features around the same weights."""
+        """Returns a target around the same weights with its own state and features."""
         target = self.full()
         target.prompt = self.prompt
         target.keep_part(self.keeps)
@@ -125,17 +126,17 @@ class HFTarget(LoadedModel):
 
     @property
     def approximate(self) -> bool:
-        """True if it reads a part of a long prompt, or keeps a part of its keys and values."""
+        """True if it reads only a part of long prompts, or keeps only a part of their keys and values."""
         return self.prompt is not None or self.keeps is not None
 
     def keep_part(self, kv_selection: KVSelection | None) -> None:
-        """Keeps what a KV selection chooses of a prompt's keys and values. Raises CompositionError if it cannot."""
+        """Keeps the keys and values of a prompt that a KV selection chooses. Raises CompositionError if it cannot."""
         self.keeps = None if kv_selection is None else kept.bound(self, self.full(), kv_selection)
         if kv_selection is not None and kv_selection.queries:
             self._taps.request_ends()
 
     def full(self) -> HFTarget:
-        """A sibling that reads all of every prompt, and keeps it."""
+        """Returns a sibling that reads and keeps all of every prompt."""
         target = HFTarget.__new__(HFTarget)
         target._attach(self.weights, self.source, self.gguf, self.forward)
         target.quantization, target.cache, target.context = self.quantization, self.cache, self.context
@@ -143,29 +144,28 @@ class HFTarget(LoadedModel):
 
     @property
     def reach(self) -> tuple[int, str]:
-        """Number of positions that a row may take, and what ends it."""
+        """Number of positions available to a row, and the reason for the limit."""
         return architectures.reach(self.config, self.forward.windows, self.context)
 
     def request(self, taps: frozenset[str]) -> None:
-        """Makes the named features part of every Scores: `last`, `layer.K`, `images` (see Taps)."""
+        """Adds the named features to every Scores: `last`, `layer.K`, `images` (see Taps)."""
         self._taps.request(taps)
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session: storage for `slots` rows of `room` positions, which stays where it is until the next one.
-
+        """Begins a session with storage for `slots` rows of `room` positions, which is not moved during the session.
         Raises CompositionError for more positions than the architecture can score as a tree.
         """
-        # A tree may reach beyond the context's end; nothing there can be committed (see `positions_of`).
+        # A tree may extend beyond the context; nothing there can be committed (see `positions_of`).
         architectures.require_reach(min(room, self.context), *self.reach)
         self._follow_model()
         self._state = self.parts.begin(self.forward, slots, room, self.device, self._state)
-        self._dtype = self.dtype  # of a model, which looks for it among its parameters
+        self._dtype = self.dtype  # a model would search its parameters for it
 
     @without_gradients
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
-        """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
+        """Returns the last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
-        The last token is processed here, unlike later roots: the commit only adds the bonus token.
+        Unlike later roots, the last prompt token is processed by this pass; the commit only adds the bonus token.
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
@@ -182,10 +182,10 @@ class HFTarget(LoadedModel):
 
     @without_gradients
     def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
-        """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
+        """Reads up to `limit` further tokens of a prompt before its admission; returns the total number read."""
         state = self._running()
         if self.prompt is not None:
-            return 0  # what is read follows from the prompt's end
+            return 0  # the selection depends on the prompt's end
         if not self.image_tokens.isdisjoint(prompt):
             raise InputError("a prompt with an image is read whole: admit it without reading it ahead")
         if not state.early_tokens and prompt:
@@ -196,12 +196,12 @@ class HFTarget(LoadedModel):
         return len(state.early_tokens)
 
     def _cast(self, features: Features) -> Features:
-        """The features in the target's dtype; a native pass gives some in float32."""
+        """Converts the features to the target's dtype; a native pass returns some in float32."""
         return self._taps.cast(features, self._dtype)
 
     @without_gradients
     def score(self, tree: TokenTree) -> Scores:
-        """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
+        """Scores all nodes of the tree in one forward pass; each sees the committed tokens and its ancestors."""
         state = self._running()
         drafted = state.begin(tree)
         logits, features = resume.score(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
@@ -209,7 +209,7 @@ class HFTarget(LoadedModel):
 
     @without_gradients
     def choose(self, tree: TokenTree) -> Scores | GreedyScores:
-        """Scores of the tree; by native passes, whose LM head is in floats, as `GreedyScores`."""
+        """Scores the tree; returns `GreedyScores` for native passes with a floating-point LM head."""
         if not self.forward.finds_best:
             return self.score(tree)
         state = self._running()
@@ -219,7 +219,7 @@ class HFTarget(LoadedModel):
         return GreedyScores(features["best"], self._taken(state, features), make, verdict)
 
     def _taken(self, state: State, features: Features) -> Features:
-        """The features that were requested, which are kept until the commit."""
+        """Keeps the requested features until the commit, and returns them."""
         state.take(self._cast({tap: values for tap, values in features.items() if tap in self._taps.every}))
         return state.features
 
@@ -227,13 +227,13 @@ class HFTarget(LoadedModel):
     def run_layers(
         self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
     ) -> Mapping[str, Tensor]:
-        """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
+        """Returns the features [B, F, D] of draft nodes [B, F] after the chosen layers alone: see `LayeredTarget`."""
         given = self._taps.every, self.context, chosen, tree, nodes, slots
         return self._cast(self._running().run_layers(self.computing, *given))
 
     @without_gradients
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
-        """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
+        """Returns the feature `last` [B, W, D] of the last tokens [B, W] after some layers: see `LayeredTarget`."""
         rows = self._running().rows.before(tokens.shape[1])
         return resume.replay(self.computing, chosen, tokens, rows, self.context).to(self.dtype)
 
@@ -246,7 +246,7 @@ class HFTarget(LoadedModel):
         return committed
 
     def memory(self) -> CommittedMemory:
-        """The keys and values of what is committed."""
+        """Returns the keys and values of the committed tokens."""
         return self._running().rows
 
     def keep(self, rows: Tensor) -> None:
@@ -257,22 +257,22 @@ class HFTarget(LoadedModel):
     def teach(
         self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
     ) -> Teacher:
-        """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
+        """Runs one causal pass over right-padded texts [B, L], which may end in drafts; without cache or gradients."""
         self._require_evaluation()
         self.require_inputs(given := inputs or {})
         if drafts is not None:
             self.parts.require_rewindable("read texts that end in drafts")
         read = self._shared.read if "last" in self._taps.wanted and self._shared.known else None
-        unpack_again(self.model)  # it reads many texts
+        unpack_again(self.model)  # training reads many texts
         asked = (tokens, mask), self._taps.wanted | self._taps.images(given), drafts, self.context, read, given
         return self.parts.vision.look(lambda: self.parts.eager.teach(*asked), given)
 
     def check(self) -> None:
-        """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
+        """Scores a small batch, a tree and each of its paths outside of the session; raises CompositionError."""
         self._refuse(probe.find_fault, probe.WHAT)
 
     def check_layers(self, chosen: LayerChoice, kv_selection: KVSelection | None = None) -> None:
-        """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
+        """Drafts and verifies a small batch with these layers; raises CompositionError if that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
         native_passes.require_layers(self.forward, chosen, kv_selection)
         if chosen.quantize is not None:

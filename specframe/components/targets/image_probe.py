@@ -1,4 +1,4 @@
-"""A self-test of trees after images, done with the first image that a kind of model reads."""
+"""Self-test of trees after images, run on the first image that a kind of model reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specframe.recipes.folders import cache_folder
 
 
 def check_once(target: TransformersTarget, prompts: Prompts) -> bool:
-    """Compares a tree after the images of prompts with its paths as texts, outside of the session.
+    """Compares a tree after the prompts' images with its paths as texts, outside of the session.
 
-    Returns whether the kind of model has passed, now or on this machine before: it need not be asked again. Nothing is
-    compared for prompts of texts, or without room for a tree. Raises InputError for a kind that does not pass, and for
-    images that cannot be read.
+    Returns True if the kind of model has passed, now or earlier on this machine, so that it need not be tested again.
+    Prompts without images, or without room for a tree, are not compared. Raises InputError for a kind that fails, and
+    for images that cannot be read.
     """
     if not prompts.inputs or prompts.tokens.shape[1] + len(PARENTS) > target.context:
         return False
@@ -36,11 +36,11 @@ def check_once(target: TransformersTarget, prompts: Prompts) -> bool:
 
 @torch.no_grad()
 def _logits(target: TransformersTarget, prompts: Prompts) -> tuple[Tensor, Tensor]:
-    """The logits of a tree's nodes after each prompt, and those of the paths to them as texts: [A, 5, V] each."""
+    """Returns the logits of a tree's nodes after each prompt, and of the paths to them as texts: [A, 5, V] each."""
     (rows, width), device, parts = prompts.tokens.shape, prompts.tokens.device, target.parts
     parent = torch.tensor(PARENTS, device=device).expand(rows, -1)
     tokens = (torch.arange(parent.numel(), device=device).view_as(parent) * 7 + 11) % target.vocab_size
-    for token in parts.vision.tokens:  # no node stands for an image
+    for token in parts.vision.tokens:  # no node is an image token
         tokens = torch.where(tokens == token, prompts.tokens[:, -1:], tokens)
     tree = TokenTree(tokens, parent, torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent), levels=2)
 
@@ -65,7 +65,7 @@ def _logits(target: TransformersTarget, prompts: Prompts) -> tuple[Tensor, Tenso
 
 
 def _longer(prompts: Prompts, more: int) -> dict[str, Tensor]:
-    """The inputs of prompts that a text of so many tokens follows: zeros where they have a number for each token."""
+    """Extends the inputs of prompts by `more` tokens: zeros for inputs with a value per token."""
     inputs = dict(prompts.inputs)
     for name, values in prompts.inputs.items():
         if values.shape == prompts.tokens.shape:

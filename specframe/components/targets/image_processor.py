@@ -1,4 +1,4 @@
-"""The processor of a model that reads images: what it makes of texts with images in them."""
+"""Processor of a model that reads images: converts texts with images to tokens and tensors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
     Image = str | Path | bytes | Picture
-    """A file, the bytes of one, or a picture of Pillow."""
+    """A file, its bytes, or a Pillow picture."""
 
 IDS, MASK = "input_ids", "attention_mask"
 BLIND = "the target reads texts alone; leave the image out"
 MOST = 1 << 25
-"""The most pixels of an image, counted before it is unpacked: a small file can hold a huge one."""
+"""Maximum number of pixels, checked before decompression: a small file can hold a huge image."""
 EXTRA = 'images need the package pillow: pip install "specframe[images]"'
 
 
 class ImageProcessor:
-    """A processor of transformers, loaded from its model's folder, or the Hub, when it is first needed."""
+    """A transformers processor, loaded from its model's folder or the Hub on first use."""
 
     def __init__(self, source: TokenizerSource) -> None:
         self._source = source
@@ -37,10 +37,10 @@ class ImageProcessor:
     def read_turns(
         self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
     ) -> tuple[list[int], dict[str, Tensor]]:
-        """The token ids of a conversation and the other inputs of its images, up to where the next answer begins.
+        """Returns the token ids of a conversation up to the next answer, and the other inputs of its images.
 
-        A turn's content is a text, or a list of parts: {"type": "text", "text": ..} and {"type": "image", "image": ..}.
-        `options` are variables of the chat template. Raises InputError for an image that cannot be read, and for a
+        The content of a turn is a text or a list of parts: {"type": "text", "text": ..} and {"type": "image", "image":
+        ..}. `options` are variables of the chat template. Raises InputError for an image that cannot be read, and for a
         conversation that the template or the processor refuses.
         """
         processor = self._get()
@@ -52,10 +52,10 @@ class ImageProcessor:
             return _split(processor.apply_chat_template(opened, **{"add_generation_prompt": True, **options, **fixed}))
 
     def read_text(self, text: str, images: Sequence[Image]) -> tuple[list[int], dict[str, Tensor]]:
-        """The token ids of a text after images, and their other inputs.
+        """Returns the token ids of a text after images, and the images' other inputs.
 
-        A text that holds the processor's own image tokens places the images itself. Raises InputError for an image
-        that cannot be read, and for more or fewer images than the text has places for.
+        A text with the processor's own image tokens determines the places of the images. Raises InputError for an image
+        that cannot be read, and if the number of images differs from the number of places.
         """
         processor = self._get()
         opened = [open_image(image) for image in images]
@@ -79,7 +79,7 @@ class ImageProcessor:
             with _silent():
                 source = ModelSource.of(place, revision)
                 found = AutoProcessor.from_pretrained(source.name, **source.options, trust_remote_code=False)
-        except Exception as error:  # packages that are missing, files that are missing or torn
+        except Exception as error:  # missing packages, missing or damaged files
             raise InputError(f"the processor of {place} cannot be loaded: {first_line(error)}") from error
         if getattr(found, "image_processor", None) is None or getattr(found, "tokenizer", None) is None:
             raise InputError(f"{place} holds no processor for images, only {type(found).__name__}")
@@ -87,9 +87,9 @@ class ImageProcessor:
 
 
 def open_image(image: Image) -> Picture:
-    """A picture in RGB, turned as its camera was held, the way transformers' `load_image` opens it.
+    """Returns a picture in RGB, rotated by its EXIF orientation, as transformers' `load_image` opens it.
 
-    Raises InputError for a file that is missing or holds no image.
+    Raises InputError for a file that is missing or is no image.
     """
     try:
         from PIL import Image as pillow
@@ -122,14 +122,14 @@ def _open_parts(content: Any) -> Any:
 
 
 def _split(found: Mapping[str, Tensor]) -> tuple[list[int], dict[str, Tensor]]:
-    """Returns the tokens of the one prompt in what a processor gives, and the other inputs."""
+    """Splits a processor's output for one prompt into its tokens and the other inputs."""
     inputs = {name: value for name, value in found.items() if name not in (IDS, MASK)}
     return cast("list[int]", found[IDS][0].tolist()), inputs
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Gives the errors of templates and processors, which may raise anything, one line."""
+    """Converts errors of templates and processors, which may be of any type, to one-line errors."""
     try:
         yield
     except InputError:
@@ -140,7 +140,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Turns transformers' warnings off, such as those of processors that fall back on Pillow without torchvision."""
+    """Silences transformers' warnings, such as those of processors that fall back on Pillow without torchvision."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

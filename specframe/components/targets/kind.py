@@ -1,4 +1,4 @@
-"""The kind of model that a target is: all that decides on masks, positions and arithmetic, without the weights."""
+"""The kind of model of a target: everything that determines masks, positions and arithmetic, except the weights."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from specframe.neural.forward import Forward, HookedForward
 
 
 class TransformersTarget(LayeredTarget, Protocol):
-    """A target around a model of transformers, as the self-test reads it."""
+    """A target around a transformers model, as the self-test needs it."""
 
     weights: nn.Module
     parts: Anatomy
     computing: HookedForward
     quantization: Any
-    """Rounding of its matrices; None: not rounded."""
+    """Quantization of its matrices; None: not quantized."""
 
     @property
     def model(self) -> nn.Module:
-        """The model of transformers."""
+        """The transformers model."""
 
     @property
     def forward(self) -> Forward:
@@ -33,14 +33,14 @@ class TransformersTarget(LayeredTarget, Protocol):
 
     @property
     def reach(self) -> tuple[int, str]:
-        """Number of positions that a row may take, and what ends it."""
+        """Number of positions available to a row, and the reason for the limit."""
 
     def check(self) -> None:
-        """Runs `find_fault`; raises CompositionError where there is one."""
+        """Runs `find_fault`; raises CompositionError if it finds one."""
 
 
 def fingerprint(target: TransformersTarget, edition: int) -> str:
-    """A name for the kind of model that a target is, and the edition of what is known of it."""
+    """Returns a name for a target's kind of model and the edition of the self-test."""
     config: Any = target.weights.config
     described = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
     model = type(target.weights)
@@ -62,12 +62,12 @@ def fingerprint(target: TransformersTarget, edition: int) -> str:
 
 
 def _modules(model: nn.Module) -> list[tuple[str, ...]]:
-    """The modules and weights of a model, by name, type and what decides on their arithmetic."""
+    """Returns a model's modules and weights by name, type and the attributes that determine their arithmetic."""
     modules = [(name, type_name(module), module.extra_repr()) for name, module in model.named_modules()]
     weights = [(name, type_name(weight), str(weight.dtype)) for name, weight in model.named_parameters()]
     return [*modules, *weights]
 
 
 def type_name(value: object) -> str:
-    """The full name of the type of a value."""
+    """Returns the full name of a value's type."""
     return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,4 +1,4 @@
-"""Loading a model that writes text, with its tokenizer: a folder or the Hub (safetensors only), or a GGUF file."""
+"""Loading of a causal language model with its tokenizer: a folder or the Hub (safetensors only), or a GGUF file."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 
 def locate(model: str) -> str | Path:
-    """Locates a model: an existing folder or GGUF file, or the Hub name it was given as.
+    """Returns an existing folder or GGUF file, or the Hub name unchanged.
 
-    A model of the zoo is fetched if need be. Raises InputError for anything else, and FetchError.
+    A model of the zoo is fetched if necessary. Raises InputError for anything else, and FetchError.
     """
     place = find_place(model)
     if place is not None:
@@ -69,10 +69,10 @@ def load(
     revision: str | None,
     attention: str | None,
 ) -> nn.Module:
-    """The model in evaluation mode, its weights frozen, checked and on the device.
+    """Loads a model in evaluation mode, with its weights frozen, checked and on the device.
 
-    Where its matrices are packed next (`packs`: in these bits, or as they are), it is a `LlamaModel`, if native passes
-    compute all of it.
+    If its matrices will be packed (`packs`: with this quantization, or unchanged), the result is a `LlamaModel`,
+    provided that native passes compute all of it.
 
     Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
@@ -127,20 +127,20 @@ def load(
                 attn_implementation=attention,
                 use_safetensors=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # reported below instead, by name
+                ignore_mismatched_sizes=True,  # reported below by name
                 output_loading_info=True,
             )
     except SpecframeError:
         raise
-    except Exception as error:  # safetensors and transformers raise many kinds for one broken file
+    except Exception as error:  # safetensors and transformers raise many types of errors for one damaged file
         if isinstance(place, Path) and len(weight_files(place)) > 1:
-            FileTensors(place)  # names the part that cannot be read
+            FileTensors(place)  # raises an error that names the unreadable part
         raise WeightsError(f"the weights of {model} cannot be loaded: {first_line(error)}") from error
     _require_complete(model, report)
     if adapter is not None:
         loaded = merge_adapter(loaded, adapter)
     if dtype == "stored" and chosen.type == "cpu" and loaded.dtype == torch.float16:
-        loaded = loaded.float()  # which has all of its values
+        loaded = loaded.float()  # float32 represents all of its values
     _require_finite(model, loaded)
     _report_rounding(model, stored_dtype, loaded.dtype)
     ready: nn.Module = (make_plain(loaded) if source.is_gguf else loaded).to(chosen).eval().requires_grad_(False)
@@ -148,14 +148,14 @@ def load(
 
 
 def _wanted(dtype: str, device: torch.device, source: ModelSource) -> str:
-    """The dtype to load in, by its name; `auto` is the checkpoint's own."""
+    """Returns the name of the dtype to load in; for `auto`, the checkpoint's."""
     if dtype == "stored":
         return "bfloat16" if source.is_gguf else "auto"
     return "float32" if dtype == "auto" and (device.type == "cpu" or source.is_gguf) else dtype
 
 
 def _report_rounding(model: str, stored: object, chosen: torch.dtype) -> None:
-    """Logs a warning where the weights were rounded to half precision from the dtype of the checkpoint's config."""
+    """Logs a warning if the weights were rounded to half precision from the dtype in the checkpoint's config."""
     if isinstance(stored, torch.dtype) and chosen.itemsize == 2 and torch.promote_types(stored, chosen) != chosen:
         names = [str(kind).removeprefix("torch.") for kind in (stored, chosen)]
         log.warning(
@@ -168,7 +168,7 @@ def _report_rounding(model: str, stored: object, chosen: torch.dtype) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name; `auto`: CUDA where there is one. Raises InputError for one that there is not."""
+    """Returns the device of this name; `auto`: CUDA if available. Raises InputError for an unavailable device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -185,9 +185,9 @@ def find_device(name: str) -> torch.device:
 
 
 def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) -> PreTrainedConfig:
-    """The model's config, fetched from the Hub or InputError where none is read without running code.
+    """Returns the model's config, from the Hub if necessary; raises InputError if reading it would need remote code.
 
-    Of a folder's Llama or Qwen2 it is one of `light_config`.
+    For a folder with a Llama or Qwen2, it is the result of `light_config`.
     """
     if file is not None:
         if (found := file.config()) is None:
@@ -218,11 +218,11 @@ def find_config(model: str, source: ModelSource, file: GGUFModel | None = None) 
 
 
 def _light_config(folder: Path) -> PreTrainedConfig | None:
-    """The config of a folder, as `AutoConfig` reads it; None where it is of another kind, or cannot be read."""
+    """Returns a folder's config as `AutoConfig` would read it; None for other model types, or if it cannot be read."""
     stored = read_object(folder / "config.json")
     light = light_config(stored.get("model_type"))
     if light is not None and "auto_map" not in stored:
-        with suppress(Exception):  # transformers states what is wrong
+        with suppress(Exception):  # transformers will report the error
             config: PreTrainedConfig = light.from_pretrained(folder, name_or_path=folder)
             return config
     return None
@@ -255,13 +255,13 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
 
 
 PACKAGES = {"bitsandbytes": "bitsandbytes", "gptq": "gptqmodel", "awq": "gptqmodel"}
-"""The package that transformers needs for a way of quantizing, by the name that a config has for it."""
+"""The package that transformers needs for a quantization method, by the method's name in configs."""
 
 
 def unread(config: Any) -> str | None:
-    """Returns why the weights of a quantized checkpoint are not read, or None where they are.
+    """Returns the reason for which a quantized checkpoint's weights cannot be read, or None if they can.
 
-    A way whose package is installed is tried; the check of a target refuses one whose rows depend on each other.
+    A method whose package is installed is tried; the target's self-test refuses one whose rows depend on each other.
     """
     found = getattr(config, "quantization_config", None)
     how = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)

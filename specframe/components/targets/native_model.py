@@ -1,4 +1,4 @@
-"""A model of Llama's family for native passes, without transformers': its modules, read from its files or the cache."""
+"""Llama-family model for native passes without transformers: modules read from its files or from the cache."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ HEAD = "lm_head"
 
 
 class LlamaModel(nn.Module):
-    """A causal language model of Llama's family, by transformers' names: its modules, without a forward pass.
+    """A causal language model of Llama's family with transformers' names: modules without a forward pass.
 
-    Native passes need no more. `whole`, which everything else runs, is made when it is first asked for.
+    Native passes need nothing else. `whole`, the runnable transformers model, is built on first use.
     """
 
     def __init__(self, config: Any) -> None:
@@ -39,18 +39,18 @@ class LlamaModel(nn.Module):
         self.generation_config: Any = None
         self.name = ""
         self.entry: Path | None = None
-        """The place of its packed weights in the cache, where they are kept once they are packed."""
+        """Location of its packed weights in the cache, if they are stored after packing."""
         self.packed: PackedWeights | None = None
-        """The cache's packed weights that it was made of."""
-        self._head: tuple[QuantizedLinear, ...] = ()  # no module of the model's
+        """The cached packed weights from which it was built."""
+        self._head: tuple[QuantizedLinear, ...] = ()  # a tuple, so that it is not registered as a submodule
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     @classmethod
     def read(cls, config: Any, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> LlamaModel | None:
-        """The model of these tensors in a dtype; None unless they are a model's of this config, all and in its shapes.
+        """Builds the model from these tensors in a dtype; None unless they are exactly those of the config.
 
-        Matrices of the layers stay where they are, if they can, until they are packed; others are copied.
+        Layer matrices are not copied until they are packed, if possible; other tensors are copied.
         """
         with torch.device("meta"):
             model = cls(config)
@@ -69,7 +69,7 @@ class LlamaModel(nn.Module):
 
     @classmethod
     def of_packed(cls, config: Any, packed: PackedWeights) -> LlamaModel:
-        """The model of weights that `keep_packed` has kept of one of this config."""
+        """Builds the model from the weights that `keep_packed` stored for a model of this config."""
         with torch.device("meta"):
             model = cls(config)
         found = packed.tensors
@@ -92,7 +92,7 @@ class LlamaModel(nn.Module):
         return model.requires_grad_(False).eval()
 
     def tie_weights(self) -> None:
-        """Makes the embedding the weight of the LM head, too, where the config ties them."""
+        """Uses the embedding's weight for the LM head, too, if the config ties them."""
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -106,20 +106,20 @@ class LlamaModel(nn.Module):
         return self.model
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding."""
+        """Returns the embedding."""
         return self.model.embed_tokens
 
     def get_output_embeddings(self) -> nn.Module:
-        """The LM head."""
+        """Returns the LM head."""
         return self.lm_head
 
     @property
     def head(self) -> nn.Module:
-        """The LM head for native passes: packed, where it comes from the cache."""
+        """Returns the LM head for native passes: packed if it comes from the cache."""
         return self._head[0] if self._head else self.lm_head
 
     def forget(self) -> None:
-        """Drops transformers' model, and what was unpacked for it."""
+        """Drops the transformers model and the tensors unpacked for it."""
         vars(self).pop("whole", None)
         for module in self.modules():
             if isinstance(module, PackedLinear):
@@ -127,7 +127,7 @@ class LlamaModel(nn.Module):
 
     @cached_property
     def whole(self) -> Any:
-        """transformers' model around these modules."""
+        """Returns transformers' model around these modules."""
         found = architectures.find_classes(type(complete_config(self.config)))
         assert found is not None, "transformers has a model for each of these configs"
         with torch.device("meta"):
@@ -146,10 +146,10 @@ class LlamaModel(nn.Module):
 def read(
     place: Path, config: Any, file: GGUFModel | None, dtype: str, quantization: Quantization | None, model: str
 ) -> LlamaModel | None:
-    """The model of a folder or GGUF file, for native passes, in a dtype; `auto` is the config's.
+    """Builds the model of a folder or GGUF file for native passes in a dtype; `auto` is the config's.
 
-    Its matrices are packed already, `quantization` included, where the cache has them. None where the model needs more
-    than native passes have, or where its files are not those of a model: transformers knows why.
+    If the cache has its packed matrices, with this `quantization`, they are used. Returns None if the model needs more
+    than native passes provide, or if its files are not a model's; transformers then reports the reason.
     """
     wanted = getattr(config, "dtype", None) if dtype == "auto" else getattr(torch, dtype)
     named = getattr(config, "transformers_weights", None) or getattr(config, "quantization_config", None)
@@ -181,7 +181,7 @@ def read(
 
 
 def _files(place: Path) -> list[Path]:
-    """The files that a model's weights come from: of a folder with a GGUF file, its blocks, too."""
+    """Returns the files from which a model's weights come; for a GGUF file, including the blocks."""
     if place.suffix == GGUF:
         whole = PART.sub("", place.name)
         return sorted(path for path in place.parent.glob(f"*{GGUF}") if PART.sub("", path.name) == whole)
@@ -190,7 +190,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def keep_packed(model: LlamaModel, head: nn.Module, quantization: Quantization | None) -> None:
-    """Keeps the packed weights of a model in the cache, its `head` as native passes have it; or gives pages back."""
+    """Stores a model's packed weights in the cache, with the native form of its `head`; or releases memory pages."""
     if model.packed is not None:
         model.packed.release()
         return
@@ -229,7 +229,7 @@ def _tensors(place: Path, config: Any, file: GGUFModel | None, dtype: torch.dtyp
 
 
 def _generation_config(place: Path, config: Any) -> Any:
-    """The generation config that transformers has for a model from here."""
+    """Returns the generation config that transformers would use for a model from this place."""
     from transformers import GenerationConfig
 
     if not (place / "generation_config.json").is_file():

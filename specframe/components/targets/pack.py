@@ -18,18 +18,18 @@ from specframe.native.linear import QuantizedLinear
 from specframe.neural.quantize import BITS, Quantization
 
 HEAD_BITS: Bits = 8
-"""Bits of the LM head, whatever the layers have: llama.cpp's habit, for its rounding reaches every logit directly."""
+"""Bits of the LM head regardless of the layers', as in llama.cpp: its rounding affects every logit directly."""
 
 
 def quantize(
     model: Any, quantization: Quantization, file: Path | None = None, *, group: int = BLOCK, steps: int = 15
 ) -> None:
-    """Replaces the model's linear layers and its LM head, in place; embedding and norms stay as they are.
+    """Replaces the model's linear layers and LM head in place; embedding and norms are unchanged.
 
-    Blocks of the GGUF file that the model was read from are taken over where they have as many bits; other weights are
-    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where there is
-    no native library, the weights are rounded and unpacked again, with a warning.
-    Raises CompositionError for a model or device that this cannot be done for.
+    Blocks of the GGUF file that the model was read from are reused if they have the requested bits. Other weights are
+    rounded; `group` and `steps` make the layers' rounding coarser (see `round_to_blocks`). Without the native library,
+    the weights are rounded and unpacked again, with a warning. Raises CompositionError for a model or device that does
+    not support this.
     """
     config = model.config.get_text_config()
     chosen = _matrices(model, config, quantization)
@@ -62,7 +62,7 @@ def _layer(blocks: PackedBlocks, linear: nn.Linear, compiled: bool) -> nn.Module
 
 
 def _matrices(model: Any, config: Any, quantization: Quantization) -> dict[str, nn.Linear]:
-    """The linear layers to replace, by name. Raises CompositionError for layers that cannot be replaced."""
+    """Returns the linear layers to replace, by name. Raises CompositionError for layers that cannot be replaced."""
     device = model.get_input_embeddings().weight.device
     if device.type != "cpu":
         raise CompositionError(

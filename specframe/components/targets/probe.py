@@ -1,4 +1,4 @@
-"""A self-test of tree scoring, done once for every kind of model: a ragged batch and a small tree against each path."""
+"""Self-test of tree scoring, run once per kind of model: a ragged batch and a small tree, compared with each path."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from specframe.recipes.folders import cache_folder
 
 WHAT = "be a target, it does not score trees as it scores texts"
 EDITION = 3
-"""Edition of the test, raised when it or the way of scoring trees changes: earlier results are then ignored."""
+"""Edition of the test, raised when the test or tree scoring changes; results of earlier editions are ignored."""
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2), (6, 5, 3))
 PARENTS = (-1, 0, 0, 1, 2)  # two branches
 LEAVES = (3, 4)
 LOUDER = 64
-"""Factor of the states of neighbouring rows, which would change a scale that they share."""
+"""Factor applied to neighbouring rows' states, which would change a scale shared between rows."""
 ROOM = 13
-"""Positions that the test takes: the longest prompt, an accepted path, the bonus and the nodes."""
+"""Number of positions that the test needs: the longest prompt, an accepted path, the bonus and the nodes."""
 
 
 def check_once(target: TransformersTarget) -> None:
-    """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
+    """Checks a target of a kind that was not yet checked on this machine; other kinds are not checked again.
 
-    A kind is a model class, its config and modules, dtype, attention, forward pass, torch and transformers: everything
-    that decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
+    A kind is a model class, its config and modules, dtype, attention, forward pass, torch and transformers versions:
+    everything that determines masks, positions and arithmetic, without the weights' values. Raises CompositionError.
     """
     refuse(target, find_unknown(target), WHAT)
     if target.weights.training or target.device.type == "meta" or target.reach[0] < ROOM:
@@ -50,19 +50,19 @@ def check_once(target: TransformersTarget) -> None:
 
 
 def remember(note: Path, text: str) -> None:
-    """Keeps what was found of a kind of model."""
-    with suppress(OSError):  # a cache that cannot be written only makes the next start slower
+    """Stores the result for a kind of model."""
+    with suppress(OSError):  # without a writable cache, the next start is only slower
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Logits:
-    """The logits of the test's texts: of the batch and its trees, and of every path as a text by itself."""
+    """Logits of the test's texts: of the batch and its trees, and of every path as a separate text."""
 
     prompts: Tensor  # [3, V], after the prompts
     nodes: Tensor  # [3, N, V]
-    alone: Tensor  # [3, 2, 4, V], of both leaves' paths: after prompt, root, child and leaf
+    alone: Tensor  # [3, 2, 4, V], of the paths to both leaves: after prompt, root, child and leaf
 
     @property
     def paths(self) -> Tensor:
@@ -71,7 +71,7 @@ class Logits:
 
 
 def find_fault(target: TransformersTarget) -> str | None:
-    """Returns the fault of the target's scores of a batch of three and its trees, in a clause, or None."""
+    """Returns a clause about the fault in the target's scores of a batch of three and its trees, or None."""
     if (fault := find_unknown(target)) is not None:
         return fault
     if (module := find_mixing(target)) is not None:
@@ -83,7 +83,7 @@ def find_fault(target: TransformersTarget) -> str | None:
         logits = _score(target)
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
-    except Exception as error:  # a forward pass may raise anything
+    except Exception as error:  # a forward pass may raise any error
         return f"its forward pass fails where texts of several lengths, or a tree, follow a cache{_words(error)}"
     limit = tolerance(target)
     if not logits.alone.amax(-1).isfinite().all():
@@ -98,7 +98,7 @@ def find_fault(target: TransformersTarget) -> str | None:
 
 
 def find_unknown(target: TransformersTarget) -> str | None:
-    """Returns in a clause that a recurrent state is of a kind that no tree can be scored by, or None."""
+    """Returns a clause about a recurrent state for which trees cannot be scored, or None."""
     mixer = unknown_of(target.weights)
     if mixer is None:
         return None
@@ -107,7 +107,7 @@ def find_unknown(target: TransformersTarget) -> str | None:
 
 @torch.no_grad()
 def _find_state_fault(target: TransformersTarget, limit: float) -> str | None:
-    """The fault of a recurrent state after accepted paths of 0, 1 and 2 nodes, by the scores of another tree."""
+    """Returns the fault of a recurrent state after accepting 0, 1 and 2 nodes, by the scores of another tree."""
     tree = _begin(target)[1]
     target.score(tree)
     paths: tuple[list[int], ...] = ([], [1], [2, 4])
@@ -128,7 +128,7 @@ def _find_state_fault(target: TransformersTarget, limit: float) -> str | None:
 
 @torch.no_grad()
 def _after_cache(target: TransformersTarget) -> str:
-    """A clause about the error of three tokens at once after a cache of transformers' own, against a whole text."""
+    """Returns a clause about the error of three tokens at once over transformers' cache, relative to a whole text."""
     model: Any = target.model
     name = cache_name(model)
     text = torch.tensor([[token % target.vocab_size for token in (*PROMPTS[0], *PROMPTS[2])]], device=target.device)
@@ -140,7 +140,7 @@ def _after_cache(target: TransformersTarget) -> str:
         if "position_ids" in inspect.signature(model.forward).parameters:
             options["position_ids"] = places
         found = model(text[:, len(PROMPTS[0]) :], use_cache=True, **options).logits
-    except Exception as error:  # a forward pass may raise anything
+    except Exception as error:  # a forward pass may raise any error
         return f", and its forward pass fails after a cache{_words(error)}"
     share = float((found - wanted).abs().max() / wanted.std())
     return f"; after transformers' own cache, three tokens at once are off by {share:.2g} of the logits' deviation"
@@ -148,11 +148,11 @@ def _after_cache(target: TransformersTarget) -> str:
 
 @torch.no_grad()
 def find_mixing(target: TransformersTarget) -> str | None:
-    """Returns the first module whose output for a row depends on the rows next to it, or None.
+    """Returns the first module whose output for a row depends on other rows, or None.
 
-    Every innermost module that maps one tensor [.., D] to one tensor [.., E] is asked again with its first row alone
-    unchanged. Shapes stay, and so do the operators chosen by them: the first row's bits must not change, in any dtype.
-    Where the same input gives other bits, a change must be well above that.
+    Every innermost module that maps one tensor [.., D] to one tensor [.., E] is called again with only its first row
+    unchanged. The shapes, and therefore the selected operators, are equal, so the first row's bits must not change in
+    any dtype. If a repeated call with equal input already gives other bits, a change must be well above that noise.
     """
     model = target.model
     found: list[str] = []
@@ -173,7 +173,7 @@ def find_mixing(target: TransformersTarget) -> str | None:
     texts = [[token % target.vocab_size for token in prompt] for prompt in (PROMPTS[0], PROMPTS[0][::-1])]
     try:
         model(torch.tensor(texts, device=target.device), use_cache=False)
-    except Exception:  # what it raises is found, and named, by the scores
+    except Exception:  # errors are found and named when scores are compared
         return None
     finally:
         for handle in handles:
@@ -198,10 +198,10 @@ def _mixes(module: nn.Module, states: Any, output: Any) -> bool:
 def find_layer_fault(
     target: TransformersTarget, chosen: LayerChoice, kv_selection: KVSelection | None = None
 ) -> str | None:
-    """Returns the fault of the target's scores of trees that the chosen layers ran over before, or None.
+    """Returns the fault in the target's scores of trees that the chosen layers ran over first, or None.
 
-    With a KV selection these layers see chosen slots: here all of them, as if without, and for each head where it has
-    lists.
+    With a KV selection these layers see chosen slots. The test chooses all of them, per head if the selection is per
+    head; the result must equal that without a selection.
     """
     if kv_selection is not None:
         require_kv_selection(target.config, kv_selection.budget, target.context)
@@ -231,7 +231,7 @@ def find_layer_fault(
 
 
 def _every_slot(memory: CommittedMemory, per_head: bool) -> ChosenSlots:
-    """All committed slots of every row."""
+    """Returns all committed slots of every row."""
     place = torch.arange(max(memory.counts), device=memory.count.device)
     slots = place.expand(len(memory.counts), -1).masked_fill(place >= memory.count[:, None], -1)[None, :, None]
     if per_head:
@@ -241,19 +241,19 @@ def _every_slot(memory: CommittedMemory, per_head: bool) -> ChosenSlots:
 
 
 def refuse(target: TransformersTarget, fault: str | None, what: str) -> None:
-    """Raises CompositionError where there is a fault, which keeps the target from doing something."""
+    """Raises CompositionError if there is a fault; `what` is the action that it prevents."""
     if fault is not None:
         raise CompositionError(f"{getattr(target.weights.config, 'model_type', 'it')} cannot {what}: {fault}")
 
 
 def deviation(target: TransformersTarget) -> float:
-    """The largest difference between the logits of a tree and those of its paths, as a share of the largest logit."""
+    """Returns the largest difference between the logits of a tree and of its paths, relative to the largest logit."""
     logits = _score(target)
     return float(differences(logits.nodes, logits.paths).max())
 
 
 def tolerance(target: TransformersTarget) -> float:
-    """Returns by how much logits may differ that were computed in two ways, as a share of the largest."""
+    """Returns the permitted difference between logits computed in two ways, relative to the largest."""
     if target.quantization is not None or target.forward.cache is not None:
         return LOOSE
     # transformers computes recurrences in float32 at most
@@ -265,7 +265,7 @@ def _words(error: Exception) -> str:
 
 
 def _begin(target: TransformersTarget) -> tuple[Tensor, TokenTree]:
-    """Begins a session of the prompts: the logits after them, [3, V], and the trees to score next."""
+    """Begins a session of the prompts: returns the logits after them, [3, V], and the trees to score next."""
     device, vocabulary = target.device, target.vocab_size
     prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
     width = max(map(len, prompts))
@@ -291,7 +291,7 @@ def _score(target: TransformersTarget) -> Logits:
 
 
 def _path(target: TransformersTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:
-    """The logits of both leaves' paths, each a text by itself: after prompt, root, child and leaf, [2, 4, V]."""
+    """Returns the logits of both leaves' paths as separate texts: after prompt, root, child and leaf, [2, 4, V]."""
     texts = [
         torch.tensor([[*prompt, *tree.tokens[row, tree.ancestors[row, leaf]].tolist()]], device=target.device)
         for leaf in LEAVES

@@ -1,4 +1,4 @@
-"""The target's embedding, final norm and LM head for drafters to share, scaled as its architecture does."""
+"""The target's embedding, final norm and LM head as drafters share them, with the architecture's scaling."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
 
 
 class FinalModules:
-    """The modules that a decoder calls after its last layer, in order: its final norm, and a projection in some.
+    """Modules that a decoder applies after its last layer, in order: the final norm and, in some models, a projection.
 
-    Constructing it runs the model on two tokens. `known` is whether these modules, one after the other, make the
-    decoder's output of its last layer's.
+    The constructor runs the model on two tokens. `known` is True if applying these modules in order to the last layer's
+    output gives the decoder's output.
     """
 
     def __init__(self, model: nn.Module, decoder: nn.Module, layers: nn.ModuleList) -> None:
@@ -56,7 +56,7 @@ class FinalModules:
         self.known = found.shape == captured["last"].shape and torch.allclose(found, captured["last"], rtol=1e-3)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The decoder's output where its last layer's is `features`: [..., D] -> [..., D]."""
+        """Maps the last layer's output to the decoder's output: [..., D] -> [..., D]."""
         for module in self._modules:
             features = module(features)
         return features
@@ -66,9 +66,9 @@ Rule = Callable[[Tensor], Tensor]
 
 
 class Sharing:
-    """The embedding and head of one model; constructing it runs a model of transformers on two tokens.
+    """The shared embedding and head of one model; the constructor runs a transformers model on two tokens.
 
-    `head` is the LM head as it computes where no gradients are wanted: by native code, where it runs the model.
+    `head` is the LM head for computation without gradients: native code, if that runs the model.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Sharing:
         probe = torch.tensor([[1], [2]], device=device_of(self._embedding)) % len(table)
         entry, features, logits = _listen(model, decoder, first, probe)
         raw = self._embedding(probe)
-        # Learned positions may be added after the embedding; the difference of two tokens drops them.
+        # Learned positions may be added after the embedding; the difference of two tokens cancels them.
         self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
         self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
 
     @without_gradients
     def embed(self, tokens: Tensor) -> Tensor:
-        """The token embeddings as the first layer gets them, learned positions left out."""
+        """Returns the token embeddings as the first layer receives them, without learned positions."""
         if self._scale is None:
             raise CompositionError(
                 f"the embedding of {self._name} cannot be shared: its first layer gets something that "
@@ -107,14 +107,14 @@ class Sharing:
 
     @property
     def table(self) -> Tensor | None:
-        """The table of the token embeddings, [V, D]; None where they are something else than its rows."""
+        """Returns the table of token embeddings, [V, D]; None if the embeddings are not its rows."""
         embedding = self._embedding
         if type(embedding) is not nn.Embedding or embedding.max_norm is not None or self._scale is not unchanged:
             return None
         return None if embedding.weight.is_meta else embedding.weight.detach()
 
     def head(self, features: Tensor) -> Tensor:
-        """The model's logits for features of the tap `last`; gradients reach the features alone."""
+        """Returns the model's logits for features of the tap `last`; gradients flow only to the features."""
         warp = self._known()
         if not torch.is_grad_enabled():
             return warp(logits_of(self._head, features))
@@ -124,18 +124,18 @@ class Sharing:
 
     @property
     def known(self) -> bool:
-        """True where the logits are the LM head's output under a rule."""
+        """True if the logits are a known function of the LM head's output."""
         return self._warp is not None
 
     @torch.no_grad()
     def read(self, features: Tensor) -> Tensor:
-        """The logits as the model's forward pass makes them of the tap `last`: no gradients, in its own precision."""
+        """Returns the logits of features `last` as in the model's forward pass: without gradients, in its precision."""
         with torch.autocast(features.device.type, enabled=False):
             return self._known()(self._output(features))
 
     @torch.no_grad()
     def norm(self, features: Tensor) -> Tensor:
-        """The decoder's output where its last layer's is `features`: the input of an early exit's head."""
+        """Maps the last layer's output to the decoder's output, which is the input of an early exit's head."""
         if self._ending is None:
             model, decoder, layers = self._parts
             if isinstance(model, LlamaModel):
@@ -149,7 +149,7 @@ class Sharing:
         return self._ending(features)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Rule:
-        """The logits of these tokens alone; rows of a slice are shared, others copied."""
+        """Returns a head for these tokens alone; rows of a slice are shared, others copied."""
         warp, output = self._known(), self._output
         if isinstance(output, QuantizedLinear):
             part = output.take(tokens)
@@ -173,7 +173,7 @@ class Sharing:
         return PartialHead(HeadRows(weight, bias), fast, warp)
 
     def _known(self) -> Rule:
-        """Rule from the output of the LM head to the logits, token by token."""
+        """Returns the element-wise function from the LM head's output to the logits."""
         if self._warp is None:
             raise CompositionError(
                 f"the LM head of {self._name} cannot be shared: its logits are not its head's output under "
@@ -184,7 +184,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Rows of an LM head, as floats."""
+    """Rows of an LM head in floating point."""
 
     weight: Tensor  # [T, D]
     bias: Tensor | None = None  # [T]
@@ -200,12 +200,12 @@ class HeadRows:
 
 
 class PartialHead:
-    """The logits of some tokens, through which gradients reach the features.
+    """Head for some tokens, through which gradients flow to the features.
 
     Args:
         floats: the LM head of these tokens, [..., D] -> [..., T].
-        packed: the same for native code, where no gradients are wanted; None: `floats` computes then, too.
-        warp: the model's rule from the LM head's output to logits.
+        packed: the native form, used without gradients; None: `floats` is always used.
+        warp: the model's function from the LM head's output to logits.
     """
 
     def __init__(self, floats: Rule, packed: QuantizedLinear | None, warp: Rule) -> None:
@@ -218,7 +218,7 @@ class PartialHead:
         return self._warp(self._packed.product(features))
 
     def on(self, device: torch.device) -> PartialHead:
-        """A copy on a device. Raises CompositionError for blocks of few bits, which stay on a CPU."""
+        """Returns a copy on a device. Raises CompositionError for quantized blocks, which stay on a CPU."""
         if isinstance(self._floats, HeadRows):
             packed = self._packed if device.type == "cpu" else None
             return PartialHead(self._floats.on(device), packed, self._warp)
@@ -231,12 +231,12 @@ class PartialHead:
 
     @property
     def matrix(self) -> QuantizedLinear | None:
-        """The matrix whose product with the features is the logits; None where they are something else."""
+        """Returns the matrix by which features are multiplied to get logits; None if logits are no such product."""
         return self._packed if self._warp is unchanged else None
 
 
 def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
-    """Yields the rules that models apply to a token embedding before the first layer, the most specific first."""
+    """Yields the transformations that models apply to a token embedding before the first layer, most specific first."""
     project = getattr(decoder, "project_in", None)
     if isinstance(project, nn.Module):
         yield project
@@ -249,7 +249,7 @@ def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
 
 
 def logit_rules(config: Any) -> Iterator[Rule]:
-    """Yields the rules that models apply to the output of their LM head, the most specific first."""
+    """Yields the transformations that models apply to the LM head's output, most specific first."""
     if cap := getattr(config, "final_logit_softcapping", None):
         yield lambda logits: torch.tanh(logits / cap) * cap
     if scale := getattr(config, "logit_scale", None):
@@ -261,13 +261,13 @@ def logit_rules(config: Any) -> Iterator[Rule]:
 
 
 def unchanged(values: Tensor) -> Tensor:
-    """The values themselves: the rule of most models."""
+    """Returns the values unchanged: the case of most models."""
     return values
 
 
 def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]) -> Rule | None:
     wanted = view(wanted).float()
-    # Half precision may round the same rule differently in another order of operations.
+    # In half precision, another order of operations may round differently.
     tolerance = 2e-2 if raw.dtype in (torch.bfloat16, torch.float16) else 1e-4
     for rule in rules:
         states = view(rule(raw)).float()
@@ -278,7 +278,7 @@ def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[
 
 @torch.no_grad()
 def _listen(model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
+    """Returns the first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
     captured: dict[str, Tensor] = {}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sources of models that transformers reads: a folder or a Hub name at a revision, or a GGUF file; chat templates."""
+"""Sources of models for transformers: a folder, a Hub name at a revision, or a GGUF file; chat templates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelSource:
 
     @classmethod
     def of(cls, place: str | Path, revision: str | None = None) -> ModelSource:
-        """The source of a place, as `find_place` gives it."""
+        """Creates the source of a place returned by `find_place`."""
         if not isinstance(place, Path) or place.suffix != GGUF:
             return cls(place, {"revision": revision or "main"})
         return cls(place.parent, {"gguf_file": place.name}, _unpacking())
@@ -51,7 +51,7 @@ class ModelSource:
 
 
 def _unpacking() -> dict[str, Any]:
-    """Returns the options that make transformers unpack a GGUF file's blocks; releases that always do have none."""
+    """Returns the options that make transformers unpack a GGUF file's blocks; empty for releases that always do."""
     try:
         from transformers import GgufConfig
     except ImportError:
@@ -61,7 +61,7 @@ def _unpacking() -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turns transformers' progress bars and the Hub's retry messages off, and on again if they were on."""
+    """Turns off transformers' progress bars and the Hub's retry messages inside the context."""
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
@@ -77,9 +77,9 @@ def quiet() -> Iterator[None]:
 
 
 def read_config(model: str, source: ModelSource) -> Any:
-    """The transformers config of a GGUF file.
+    """Reads the transformers config of a GGUF file.
 
-    Raises InputError for anything but a whole GGUF file, for an architecture that transformers cannot read, and where
+    Raises InputError for anything but a complete GGUF file, for an architecture that transformers cannot read, and if
     the package gguf is missing.
     """
     from transformers import AutoConfig
@@ -88,19 +88,19 @@ def read_config(model: str, source: ModelSource) -> Any:
     try:
         with quiet():
             return AutoConfig.from_pretrained(source.name, **source.options, trust_remote_code=False)
-    except Exception as error:  # whatever a damaged header leads to
+    except Exception as error:  # a damaged header can lead to any error
         hint = "" if "architecture" in str(error) else "; is the file whole?"
         raise InputError(f"{model} cannot be read as GGUF: {first_line(error)}{hint}") from error
 
 
 def require_gguf(model: str) -> None:
-    """Raises InputError where the package that reads GGUF files is not installed."""
+    """Raises InputError if the package that reads GGUF files is not installed."""
     if find_spec("gguf") is None:
         raise InputError(f'{model} is of an architecture that needs the package gguf: pip install "specframe[gguf]"')
 
 
 def make_plain(model: Any) -> nn.Module:
-    """The model itself, no longer marked as quantized: its weights were unpacked when it was loaded."""
+    """Removes the quantization mark from a model whose weights were unpacked when it was loaded, and returns it."""
     for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
         vars(model).pop(mark, None)
     if hasattr(model.config, "quantization_config"):
@@ -110,45 +110,45 @@ def make_plain(model: Any) -> nn.Module:
 
 
 class StoredWeights(Protocol):
-    """The tensors of a GGUF file, by their names in transformers' model of them."""
+    """The tensors of a GGUF file, by their names in the transformers model."""
 
     def require_fit(self, model_class: type[nn.Module]) -> None:
-        """Raises InputError unless the file has the tensors of a model of this class, in its shapes."""
+        """Raises InputError unless the file has exactly the tensors of a model of this class, in its shapes."""
 
     def weights(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """The model's weights, unpacked to a dtype, by name."""
 
     def find(self, name: str, weight: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """The blocks of a matrix, as `PackedBlocks` has them; None where the file has none for as many bits."""
+        """Returns the blocks of a matrix, as `PackedBlocks` has them; None if the file has none with these bits."""
 
 
 class GGUFModel(Protocol):
-    """A GGUF file whose header was read: the extension `gguf`."""
+    """A GGUF file whose header has been read: the extension `gguf`."""
 
     @property
     def has_template(self) -> bool:
-        """True if the file holds a chat template."""
+        """True if the file contains a chat template."""
 
     def config(self) -> PreTrainedConfig | None:
-        """The config of its model; None for an architecture that transformers alone may read."""
+        """Returns the config of its model; None for an architecture that only transformers may be able to read."""
 
     def require_followed(self, config: PreTrainedConfig) -> None:
-        """Checks a config that transformers made of the file. Raises InputError for metadata that it leaves out."""
+        """Checks a config that transformers derived from the file; raises InputError for metadata that it ignores."""
 
     def stored(self, config: PreTrainedConfig) -> StoredWeights | None:
-        """Its tensors, for a model of this config; None where they are those of another model."""
+        """Returns its tensors for a model of this config; None if they belong to another model."""
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """Its tokenizer, or None where it has none."""
+        """Returns its tokenizer, or None if it has none."""
 
     def require_template(self) -> None:
         """Raises InputError for a chat template that cannot be parsed."""
 
 
 def read_gguf(file: Path) -> GGUFModel:
-    """The file, read by specframe-gguf.
+    """Reads a file with specframe-gguf.
 
-    Raises InputError for a file that is no GGUF file or cut short, and PluginError without the package.
+    Raises InputError for a file that is not GGUF or is truncated, and PluginError without the package.
     """
     return _reader(file.name)(file)
 
@@ -160,14 +160,14 @@ def _reader(user: str) -> Callable[[Path], GGUFModel]:
 
 
 def sole_gguf(place: Path) -> Path | None:
-    """The GGUF file that a place is, or that is the only model in a folder; None otherwise."""
+    """Returns the GGUF file that a place is, or that is the only model in a folder; None otherwise."""
     if place.suffix == GGUF and place.is_file():
         return place
     return None if (place / "config.json").exists() else gguf_file(place)
 
 
 def gguf_file(place: str | Path) -> Path | None:
-    """The GGUF file that a place, as `locate` gives it, is or holds; None where it holds none, or several."""
+    """Returns the GGUF file that a place, as `locate` gives it, is or contains; None if it contains none or several."""
     if not isinstance(place, Path):
         return None
     files = [place] if place.suffix == GGUF else gguf_files(place)
@@ -179,13 +179,13 @@ PART = re.compile(rf"-\d{{5}}(?=-of-\d{{5}}{re.escape(GGUF)}$)")
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """The GGUF files in a folder; of one in parts, the first that is there."""
+    """Returns the GGUF files in a folder; of a file in parts, the first existing part."""
     files = sorted(folder.glob(f"*{GGUF}"), reverse=True)
     return sorted({PART.sub("", path.name): path for path in files}.values())
 
 
 def find_template(model: str) -> bool | None:
-    """Returns whether a folder or GGUF file holds a chat template; None for another name, or nothing there."""
+    """Returns whether a folder or GGUF file has a chat template; None for another name, or a missing place."""
     place = find_place(model)
     if not isinstance(place, Path):
         return None
@@ -209,13 +209,13 @@ LISTED = (
     "{%- endfor -%}"
     "{%- set messages = all.messages -%}"
 )
-"""Preamble for a template that reads only lists: it makes lists of texts."""
+"""Preamble that converts texts to lists, for a template that reads only lists."""
 
 
 def take_texts(tokenizer: Any) -> None:
-    """Makes a chat template that leaves texts out, since it reads lists of parts alone, take them as well.
+    """Makes a chat template that reads only lists of parts accept plain texts, too.
 
-    Templates that show texts, and those that nothing helps, stay as they are.
+    Templates that already accept texts, and those for which this does not help, are unchanged.
     """
     template = getattr(tokenizer, "chat_template", None)
     if not isinstance(template, str) or _shows_texts(tokenizer):
@@ -228,5 +228,5 @@ def take_texts(tokenizer: Any) -> None:
 def _shows_texts(tokenizer: Any) -> bool:
     try:
         return WORD in tokenizer.apply_chat_template([{"role": "user", "content": WORD}], tokenize=False)
-    except Exception:  # a template may raise anything
+    except Exception:  # a template may raise any error
         return False

@@ -1,4 +1,4 @@
-"""An exact Markov target on a small vocabulary, decoded by certificates and tests."""
+"""An exact Markov target on a small vocabulary, for certificates and tests."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LARGEST_TABLE = 1 << 20
 class TableTarget:
     """A target whose next-token law is a table over the last `order` tokens, in float64.
 
-    Logits are W f(context), with a feature f per context, so feature drafters find an embedding, an LM
-    head and a layer shape to share, and the tap `last`. Every context has a law of its own without
-    symmetries; in one context out of four the two likeliest tokens nearly tie.
+    Logits are W f(context), with a feature f for each context. Feature drafters thus have an embedding, an LM head and
+    a layer shape to share, and the tap `last`. Every context has a different law without symmetries; in one of four
+    contexts the two most likely tokens nearly tie.
     """
 
     context = 1 << 20
@@ -45,7 +45,7 @@ class TableTarget:
         sharpness: float = 1.0,
         eos: int | None = None,
     ) -> None:
-        """Logits lie within +-2 `sharpness`; `eos` is the token that ends a text, None for none."""
+        """Creates logits within +-2 `sharpness`; `eos` is the token that ends a text, None for none."""
         if vocab < 2 or order < 1 or (vocab + 1) ** order > LARGEST_TABLE:
             raise InputError(
                 f"a table target needs vocab >= 2, order >= 1 and (vocab + 1)^order <= {LARGEST_TABLE}, "
@@ -71,7 +71,7 @@ class TableTarget:
 
     @cached_property
     def config(self) -> LlamaConfig:
-        """A Llama of one layer with this vocabulary and hidden size."""
+        """A Llama config of one layer with this vocabulary and hidden size."""
         from transformers import LlamaConfig  # a slow import that only feature drafters need
 
         heads = 2 if self.hidden % 4 == 0 else 1
@@ -88,7 +88,7 @@ class TableTarget:
         )
 
     def request(self, taps: frozenset[str]) -> None:
-        """Makes the named features part of every Scores: `last`, and `images`, which are all 0."""
+        """Adds the named features to every Scores: `last`, and `images`, which are all 0."""
         unknown = sorted(taps - {"last", IMAGES})
         if unknown:
             raise InputError(f"a table target has the feature tap 'last' only, not {', '.join(unknown)}")
@@ -103,19 +103,19 @@ class TableTarget:
         return nn.functional.linear(features, self._head)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone: a function [..., D] -> [..., T]; it is too narrow for blocks."""
+        """Returns the LM head of these tokens alone: a function [..., D] -> [..., T], too narrow to be quantized."""
         return PartialHead(HeadRows(self._head[tokens]), None, unchanged)
 
     def logits_after(self, tokens: Tensor) -> Tensor:
-        """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""
+        """Returns the exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""
         return self.head(self._look_up(self._windows(tokens)[:, -1]))
 
     def teach(
         self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
     ) -> Teacher:
-        """Features and logits of every position of texts [B, L].
+        """Returns features and logits at every position of texts [B, L].
 
-        Raises CompositionError for drafts after them, and for other inputs.
+        Raises CompositionError for drafts after the texts, and for other inputs.
         """
         if drafts is not None or inputs:
             raise CompositionError("a table target teaches texts alone; use the target 'hf'")
@@ -125,11 +125,11 @@ class TableTarget:
     def open(self, slots: int, room: int) -> None:
         """Begins a session without rows; a table needs no storage."""
         self._admitted: Prompts | None = None
-        self._tokens = torch.zeros(0, 0, dtype=torch.int64)  # [B, T], anything beyond count
+        self._tokens = torch.zeros(0, 0, dtype=torch.int64)  # [B, T], arbitrary values beyond count
         self._count = torch.zeros(0, dtype=torch.int64)
 
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
-        """The last prompt tokens as root-only trees, logits [A, 1, V] after them, features [A, L, D]."""
+        """Returns the last prompt tokens as root-only trees, logits [A, 1, V] after them, and features [A, L, D]."""
         self._admitted = prompts
         last = (prompts.count - 1)[:, None]  # [A, 1]
         self._seen = self._look_up(self._windows(prompts.tokens))  # [A, L, D]
@@ -137,7 +137,7 @@ class TableTarget:
         return TokenTree.root_only(prompts.tokens.gather(1, last)[:, 0]), self._scores(logits)
 
     def score(self, tree: TokenTree) -> Scores:
-        """The table's logits after every node, [B, N, V], and its features, [B, N, D]."""
+        """Returns the table's logits after every node, [B, N, V], and its features, [B, N, D]."""
         self._seen = self._look_up(self._node_windows(tree))
         return self._scores(self.head(self._seen))
 
@@ -172,7 +172,7 @@ class TableTarget:
         return self._features[(windows * self._weights).sum(-1)]
 
     def _windows(self, tokens: Tensor) -> Tensor:
-        # [B, T] -> [B, T, order]; before the text stands the number after the last token.
+        # [B, T] -> [B, T, order]; positions before the text have the number after the last token
         return nn.functional.pad(tokens, (self.order - 1, 0), value=self.vocab_size).unfold(1, self.order, 1)
 
     def _node_windows(self, tree: TokenTree) -> Tensor:
@@ -189,7 +189,7 @@ class TableTarget:
 
 
 def _appended(texts: Tensor, count: Tensor, tokens: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts [B, T] of count [B] tokens with `more` [B] of tokens [B, M] after each, and their new counts."""
+    """Appends the first `more` [B] of tokens [B, M] to texts [B, T] of `count` [B] tokens; returns texts and counts."""
     width = tokens.shape[1]
     place = count[:, None] + torch.arange(width)
     inside = torch.arange(width) < more[:, None]
@@ -198,7 +198,7 @@ def _appended(texts: Tensor, count: Tensor, tokens: Tensor, more: Tensor) -> tup
 
 
 def near_ties(logits: Tensor) -> Tensor:
-    """Logits [C, V] whose every fourth row has its two largest entries a thousandth apart."""
+    """Returns logits [C, V] in which every fourth row has its two largest entries a thousandth apart."""
     best, order = logits[::4].topk(2)
     logits = logits.clone()
     logits[::4] = logits[::4].scatter(1, order[:, 1:], best[:, :1] - 1e-3)

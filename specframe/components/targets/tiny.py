@@ -1,4 +1,4 @@
-"""Tiny random models: small enough to enumerate, with laws that are far from uniform."""
+"""Tiny random models: small enough to enumerate, with laws far from uniform."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 SPREAD = 2.25
-"""The standard deviation of a weighted sum's terms, which makes the laws of every size uneven."""
+"""Standard deviation of the terms of a weighted sum, which makes laws of every model size uneven."""
 CONTEXT = 128
 
 
 def random_model(
     kind: str = "llama", *, vocab: int, size: int = 8, layers: int = 2, seed: int = 0, eos: int | None = None
 ) -> Any:
-    """A random causal language model of an architecture like Llama's, in float64, in eval mode.
+    """Builds a random causal language model of a Llama-like architecture, in float64, in eval mode.
 
-    It has `size` features, two query heads that share one of keys, and a context of 128 tokens; `eos` is the
-    token that ends a text, None for none. The same arguments give the same weights, and no generator is disturbed.
+    It has `size` features, two query heads that share a key head, and a context of 128 tokens; `eos` is the token that
+    ends a text, None for none. Equal arguments give equal weights, and no global generator is used.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -48,15 +48,15 @@ def random_model(
 
 @lru_cache(maxsize=8)
 def tiny_llama(vocab: int, seed: int) -> Any:
-    """A random Llama of two layers in float64, the same object at every call: not to be changed."""
+    """Returns a random Llama of two layers in float64; the object is shared by all calls and must not be changed."""
     return random_model(vocab=vocab, seed=seed)
 
 
 @lru_cache(maxsize=8)
 def tiny_hybrid(vocab: int, seed: int) -> Any:
-    """A random hybrid in float64, a layer of Mamba-2 and one of attention: the same object at every call.
+    """Returns a random hybrid in float64, one layer of Mamba-2 and one of attention, shared by all calls.
 
-    Its convolution and its state weigh enough that earlier tokens show in the next one's law.
+    Its convolution and state have enough weight for earlier tokens to affect the next token's law.
     """
     from transformers import BambaConfig, BambaForCausalLM
 
@@ -92,7 +92,7 @@ def tiny_hybrid(vocab: int, seed: int) -> Any:
 
 @lru_cache(maxsize=2)
 def tiny_model(vocab: int) -> Path:
-    """A folder with such a model, for drafters that load one; it lives as long as the process."""
+    """Returns a folder with such a model, for drafters that load one; it exists as long as the process."""
     holder = tempfile.TemporaryDirectory(prefix="specframe-tiny-")
     _HOLDERS.append(holder)
     tiny_llama(vocab, seed=7).save_pretrained(holder.name)

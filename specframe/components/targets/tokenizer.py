@@ -1,4 +1,4 @@
-"""The tokenizer of a model, loaded when it is first needed."""
+"""Tokenizer of a model, loaded on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 
 class TokenizerSource:
-    """A tokenizer, or the place to load one from when it is first needed: that of its model."""
+    """A tokenizer, or its model's location, from which it is loaded on first use."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class TokenizerSource:
         self.name = name  # the requested name of the model
         self._revision = revision
         self.checkpoint = (source, revision) if isinstance(source, str | Path) else None
-        """Location of the model, and its revision; None for a model that was in memory."""
+        """Location of the model, and its revision; None for a model in memory."""
 
     def get(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer, or None where there is none."""
+        """Returns the tokenizer, or None if there is none."""
         if isinstance(self._source, str | Path):
             self._source = self._load(self._source)
         return self._source
@@ -62,7 +62,7 @@ class TokenizerSource:
 
 
 def has_fast_tokenizer(folder: Path) -> bool:
-    """Returns whether `AutoTokenizer` takes transformers' fast class for a folder: that of a Llama which names it."""
+    """Returns whether `AutoTokenizer` would use transformers' fast class for a folder: one of a Llama that names it."""
     from transformers import PreTrainedTokenizerFast
 
     config, settings = (read_object(folder / name) for name in ("config.json", "tokenizer_config.json"))
@@ -72,7 +72,7 @@ def has_fast_tokenizer(folder: Path) -> bool:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a file of JSON; empty where it cannot be read, for transformers to state the reason."""
+    """Returns the object in a JSON file; empty if it cannot be read, so that transformers reports the reason."""
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""The answers to one request, as its rows are decoded."""
+"""Answers to one request while its rows are decoded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from specframe_serve.reading import AnswerParts, AnswerReader, TextStream
 from specframe_serve.structured import as_refusal
 
 SILENCE = 15.0
-"""Seconds after which a stream that has nothing to send shows that it is alive."""
+"""Seconds without output after which a stream sends a keep-alive."""
 
 
 class Piece(NamedTuple):
-    """A piece of an answer, such as what one cycle added to it."""
+    """Part of an answer, for example the tokens that one cycle added."""
 
     text: str
     tokens: Sequence[int]
@@ -39,42 +39,42 @@ NOTHING = Piece("", (), ())
 
 @dataclass
 class Answer:
-    """One answer so far."""
+    """One answer as far as it is decoded."""
 
     index: int
     stream: TextStream
     job: Job
     reader: AnswerReader
     bare: bool
-    """True if nothing but its prompt is asked for."""
+    """True if the request asks for nothing but the prompt."""
     hidden: frozenset[int] = frozenset()
-    """Tokens that end it and are no part of its text."""
+    """Tokens that end the answer and are not part of its text."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     sent: AnswerParts = field(default_factory=AnswerParts)
-    """The parts that are in a reply."""
+    """Parts that a reply already contains."""
     begun: bool = False
-    """True if a piece of it is in a stream."""
+    """True if a stream already contains a piece of the answer."""
     piece: Piece = NOTHING
-    """The latest cycle's addition."""
+    """Piece added by the latest cycle."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
-    """`stop` or `length` once it is done."""
+    """`stop` or `length` once the answer is complete."""
     appeared: int = 0
-    """Tokens of the prediction that are in it, each after the token before it, or at the beginning of both."""
+    """Number of prediction tokens in the answer, each after its predecessor or at the start of both."""
 
     def __post_init__(self) -> None:
         self._awaited = Counter(pairwise([None, *self.job.request.predicted]))
 
     @property
     def prompt(self) -> Sequence[int]:
-        """The tokens of its prompt."""
+        """The tokens of the answer's prompt."""
         return self.job.request.tokens
 
     @property
     def whole(self) -> Piece:
-        """All of it."""
+        """The whole answer as one piece."""
         return Piece(self.text, self.tokens, self.logprobs)
 
     @property
@@ -85,7 +85,7 @@ class Answer:
         return replace(found, calls=calls)
 
     def unsent(self) -> AnswerParts:
-        """The parts since the last call of this method."""
+        """Returns the parts added since the last call of this method."""
         before, self.sent = self.sent, self.parts
         return self.sent.after(before)
 
@@ -114,7 +114,7 @@ class Answer:
 
 @dataclass(eq=False)
 class Answers:
-    """Answers to one request; always `close` it, so that rows that are no longer wanted leave."""
+    """Answers to one request. `close` must always be called, so that unwanted rows leave the session."""
 
     engine: Engine
     pipeline: Pipeline
@@ -125,7 +125,7 @@ class Answers:
     prediction: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
+        """Submits a row for each prompt and choice. Raises ApiError if a row does not fit or the queue is full."""
         self._salt = "\0".join([self.client, self.asked.cache_salt]) if self.client or self.asked.cache_salt else ""
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -134,7 +134,7 @@ class Answers:
         self.engine.submit([answer.job for answer in self.all])
 
     def _requests(self) -> list[Request]:
-        """The requests of all rows. Raises ApiError for requests beyond the limits of target or server."""
+        """Returns the requests of all rows. Raises ApiError for requests beyond the target's or server's limits."""
         asked, pipeline, longest = self.asked, self.pipeline, self.engine.longest
         vocab = pipeline.parts.target.vocab_size
         require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
@@ -143,7 +143,7 @@ class Answers:
         require_tokens(self.prediction, vocab, "prediction")
         settings = replace(settings, stop_token_ids=[*settings.stop_token_ids, *asked.stop_token_ids])
         if settings.min_new_tokens:
-            settings = replace(settings, stop=[])  # `TextStream` finds stop texts after the least tokens
+            settings = replace(settings, stop=[])  # `TextStream` finds stop texts after `min_tokens`
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         requests: list[Request] = []
         for prompt in self.prompts:
@@ -179,24 +179,24 @@ class Answers:
 
     @property
     def shows_cached(self) -> bool:
-        """True if clients may know how much of a prompt came from the prefix cache."""
+        """True if clients may see how much of a prompt came from the prefix cache."""
         return self.engine.settings.prompt_details
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompts that came from the prefix cache; further choices of a prompt do not count."""
+        """Number of prompt tokens taken from the prefix cache, counted once per prompt."""
         return sum(answer.job.found for answer in self.all[:: self.asked.n])
 
     @property
     def predicted(self) -> tuple[int, int] | None:
-        """Tokens of the prediction that the answers have, and that they have not; None: there is no prediction."""
+        """Numbers of the prediction's tokens that the answers contain and do not contain; None without a prediction."""
         appeared = sum(answer.appeared for answer in self.all)
         return (appeared, len(self.prediction) * len(self.all) - appeared) if self.prediction else None
 
     async def pieces(self) -> AsyncIterator[Answer | None]:
-        """The answer that got a piece, for each as they come, None where there was none for a while.
+        """Yields each answer when it gets a piece, and None after a time without any.
 
-        Raises ApiError when a row failed or took too long, or the server ends.
+        Raises ApiError when a row failed or took too long, or when the server ends.
         """
         left = len(self.all)
         while left:
@@ -207,7 +207,7 @@ class Answers:
                 yield None
                 continue
             answer = self.all[index]
-            if answer.finish is not None:  # its stop text was found before the engine found it
+            if answer.finish is not None:  # its stop text was found before the engine stopped the row
                 continue
             if progress.ended == "timeout":
                 raise too_slow(self.engine.settings.timeout)
@@ -225,12 +225,12 @@ class Answers:
             yield answer
 
     def _failure(self, answer: Answer) -> ApiError:
-        """The reply to a row that failed: by its grammar, in the compiler's words, or by an error of the server."""
+        """Returns the error of a row that failed: of its grammar, in the compiler's words, or of the server."""
         why, grammar = answer.job.request.failure, self.asked.grammar
         return failed() if why is None or grammar is None else as_refusal(*grammar, f"it cannot be followed: {why}")
 
     async def finished(self) -> None:
-        """Ends when all are done. Raises what `pieces` raises."""
+        """Waits until all answers are complete. Raises the errors of `pieces`."""
         async for _ in self.pieces():
             pass
 
@@ -239,5 +239,5 @@ class Answers:
         self.engine.cancel([answer.job for answer in self.all if answer.finish is None])
 
     def _receive(self, index: int, progress: Progress) -> None:
-        with suppress(RuntimeError):  # the web side has ended, and with it its loop
+        with suppress(RuntimeError):  # the web server has ended together with its event loop
             self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))

@@ -1,4 +1,4 @@
-"""The HTTP routes: requests and replies."""
+"""HTTP routes: requests and replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from specframe_serve.web.front import Front
 
 Handler = Callable[[Request], Awaitable[Response]]
 Answering = Callable[[Any, Request], Awaitable[Response]]
-"""Answers a request whose body is read."""
+"""Function that answers a request whose body has been read."""
 SCHEMAS = "#/components/schemas/{model}"
 
 
@@ -89,7 +89,7 @@ class Server:
         await asyncio.to_thread(self.engine.close)
 
     def _guard(self, handler: Handler) -> Handler:
-        """The handler, for clients that send the key."""
+        """Wraps a handler so that it answers only clients that send the key."""
 
         async def guarded(request: Request) -> Response:
             request.scope["specframe.client"] = require_key(request.headers, self.settings.keys)
@@ -98,20 +98,20 @@ class Server:
         return guarded
 
     async def _health(self, request: Request) -> Response:
-        """Status 200 while requests are taken."""
+        """Answers with status 200 while the server accepts requests."""
         alive = self.engine.alive
         return JSONResponse({"status": "ok" if alive else "down"}, 200 if alive else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        """Acceptance and load, in Prometheus's format."""
+        """Answers with acceptance and load in Prometheus's format."""
         return Response(self.engine.meters.render(), media_type="text/plain; version=0.0.4")
 
     async def _describe_routes(self, request: Request) -> Response:
-        """The description of routes and bodies."""
+        """Answers with the description of routes and bodies."""
         return JSONResponse(self._description)
 
     async def _models(self, request: Request) -> Response:
-        """The one model."""
+        """Answers with the list of models, which has one entry."""
         return JSONResponse({"object": "list", "data": [self._describe()]})
 
     async def _model(self, request: Request) -> Response:
@@ -133,7 +133,7 @@ class Server:
 def describe(
     gets: Mapping[str, Handler], posts: Mapping[str, type[BaseModel]], settings: ServeSettings
 ) -> dict[str, Any]:
-    """The routes in OpenAPI's form, by path: those of a request without a body, and those of one, by its model."""
+    """Returns the OpenAPI description by path: routes without a body, and routes whose body has the given model."""
     schemas, components = models_json_schema([(kind, "validation") for kind in posts.values()], ref_template=SCHEMAS)
     reply = {"200": {"description": "the reply"}, "default": {"description": "an error, as {'error': ...}"}}
     paths: dict[str, Any] = {
@@ -156,7 +156,7 @@ def describe(
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The reply to an error, in the form of the API that was asked."""
+    """Returns the reply to an error, in the form of the API that was called."""
     path = request.url.path
     if isinstance(error, InputError):
         error = ApiError(400, str(error))
@@ -167,5 +167,5 @@ async def _refuse(request: Request, error: Exception) -> Response:
         error = ApiError(error.status_code, message, headers=error.headers)
     elif not isinstance(error, ApiError):
         error = failed()
-    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's form
+    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's form of an error
     return JSONResponse(body, error.status, error.headers)

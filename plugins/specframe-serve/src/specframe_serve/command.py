@@ -24,7 +24,7 @@ LEVELS = ["debug", "info", "warning", "error"]
 
 
 def limits(command: Callback) -> Callback:
-    """Adds the limits of a server as options."""
+    """Adds the limits of a server to a command as options."""
     for each in reversed(fields(ServeSettings)):
         if each.metadata:
             name, kind = each.name.replace("_", "-"), get_type_hints(ServeSettings)[each.name]
@@ -93,7 +93,7 @@ def serve(
 
 
 def find_name(plan: Plan) -> str:
-    """Returns the model's name for clients: the recipe's, or that of the model that was given in place of a recipe."""
+    """Returns the model's name for clients: the recipe's, or the name of the model given in place of a recipe."""
     asked = click.get_current_context().params.get("recipe")
     model = plan.parts["target"].options.get("model")
     return str(model) if asked is not None and asked == model else plan.recipe.path.stem

@@ -1,4 +1,4 @@
-"""Answering a request that is understood: its prompts are encoded, its rows decoded, its reply made in some form."""
+"""From a parsed request to its reply: encodes the prompts, decodes the rows, formats the answers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from specframe_serve.web.bodies import cut
 from specframe_serve.web.events import EventStream, Form
 
 SPELLED = 1 << 16
-"""Tokens whose texts are remembered."""
+"""Number of tokens whose texts are cached."""
 
 
 class Desk:
-    """Answers conversations and completions, whatever API they came by."""
+    """Answers conversations and completions of every API."""
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings, engine: Engine) -> None:
         self.settings = settings
@@ -39,19 +39,19 @@ class Desk:
         self.encoder = Encoder(pipeline)
         tokenizer = pipeline.tokenizer
         self.spell = lru_cache(SPELLED)(lambda token: str(tokenizer.decode([token])) if tokenizer else str(token))
-        """A token's own text, special tokens included."""
+        """Text of a single token, special tokens included."""
 
     def require_model(self, name: str | None) -> None:
-        """Raises ApiError for the name of another model."""
+        """Raises ApiError if the name is another model's."""
         if name not in (None, self.settings.name):
             known = f"there is no model of that name here; this server has {self.settings.name}"
             raise ApiError(404, known, code="model_not_found", field="model")
 
     async def answer(self, request: Request, asked: ChatRequest | CompletionRequest, form: Form) -> Response:
-        """The reply to a request. Raises ApiError for one that cannot be answered."""
+        """Returns the reply to a request. Raises ApiError for one that cannot be answered."""
         self.require_model(asked.model)
         rows = asked.n * (1 if isinstance(asked, ChatRequest) else len(asked.prompts))
-        self.engine.require_room(rows)  # before anything is made for them
+        self.engine.require_room(rows)  # before any prompt is encoded
         if isinstance(asked, ChatRequest):
             prompt, reader, predicted = await self._turns(asked)
             prompts: Sequence[Sequence[int]] = [prompt]
@@ -72,7 +72,7 @@ class Desk:
             answers.close()
 
     async def _turns(self, asked: ChatRequest) -> tuple[Sequence[int], AnswerReader, Sequence[int]]:
-        """The prompt of a conversation, the reader of its answers, and the text that they probably repeat."""
+        """Returns a conversation's prompt, the reader of its answers, and the tokens that they probably repeat."""
         if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
             asked.enforce(calls)
         texts = [text for message in asked.messages if isinstance(text := message.turn["content"], str)]
@@ -81,22 +81,22 @@ class Desk:
         return prompt, self.encoder.reader(asked, prompt), await self.encoder.predicted(asked)
 
     async def _prompts(self, asked: CompletionRequest) -> Sequence[Sequence[int]]:
-        """The prompts of a request without a template."""
+        """Returns the prompts of a request without a template."""
         self.encoder.require_short(asked.prompts, asked.needed, self.engine.longest)
         if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
             raise invalid("echo", "this target gives no log probabilities of prompts")
         return await self.encoder.texts(asked.prompts)
 
     def prepare(self) -> None:
-        """Reads the tokenizer for grammars, which takes a second of a large one; nothing where it cannot be done."""
+        """Loads the tokenizer for grammars in advance, a second for a large one; no effect if that fails."""
         with suppress(InputError):
             settings = replace(self.pipeline.sampling, grammar={"regex": "."}, ignore_eos=False)
             self.pipeline.requests([], settings)
 
     async def _compile(self, asked: ChatRequest | CompletionRequest) -> dict[str, str]:
-        """Compiles the grammar of a request in another thread; returns the headers that say what it leaves out.
+        """Compiles the grammar of a request in another thread; returns headers that list what the grammar leaves out.
 
-        Raises ApiError for one that cannot be followed.
+        Raises ApiError for a grammar that cannot be followed.
         """
         warning: dict[str, str] = {}
         while asked.grammar is not None:
@@ -114,7 +114,7 @@ class Desk:
 
 
 async def _departure(request: Request, answers: Answers) -> None:
-    """Gives the answers up once the client has gone."""
+    """Cancels the answers when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     answers.close()

@@ -1,4 +1,4 @@
-"""Prompts as token ids, made in another thread, one request at a time."""
+"""Encoding of prompts as token ids, in another thread, one request at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Encoder:
         self._widest = max(map(len, vocabulary), default=1 << 62)  # characters of the longest token
 
     async def chat(self, asked: ChatRequest) -> Sequence[int]:
-        """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
+        """Returns the tokens of a conversation. Raises ApiError if the chat template cannot show all of it."""
         shown = [message.turn for message in asked.messages]
         turns = written_turns(shown, self.template, asked.template.get("tools", ()))
         self._require_variables(asked.chat_template_kwargs)
@@ -38,23 +38,23 @@ class Encoder:
         return await self._alone(self._encode_turns, turns, options)
 
     async def predicted(self, asked: ChatRequest) -> Sequence[int]:
-        """The tokens of the text that an answer probably repeats."""
+        """Returns the tokens of the text that an answer probably repeats."""
         tokenizer = self._pipeline.tokenizer
         if not asked.predicted or tokenizer is None:
             return ()
         return list((await self._alone(partial(tokenizer, asked.predicted, add_special_tokens=False)))["input_ids"])
 
     def require_short(self, prompts: Iterable[str | Sequence[int]], answer: int, context: int) -> None:
-        """Raises ApiError for prompts too long for the context, of texts if each token were the vocabulary's longest.
+        """Raises ApiError for prompts that do not fit the context; a text counts as if each token were the longest one.
 
-        So the tokenizer, of which there is one, reads no text that is refused by its length in any case.
+        A text that is too long in any case is thus refused without the tokenizer, which serves one request at a time.
         """
         least = max(len(prompt) // self._widest if isinstance(prompt, str) else len(prompt) for prompt in prompts)
         if least >= context:
             raise too_long(least, answer, context)
 
     async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
-        """The tokens of each prompt as it is. Raises ApiError for one without tokens."""
+        """Returns the tokens of each prompt without a template. Raises ApiError for a prompt without tokens."""
         return await self._alone(lambda: [self._encode(prompt) for prompt in prompts])
 
     async def _alone(self, encode: Callable[..., Any], *given: Any) -> Any:
@@ -64,7 +64,7 @@ class Encoder:
 
     def _encode(self, prompt: str | list[int]) -> Sequence[int]:
         tokenizer = self._pipeline.tokenizer
-        if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # a text like any other here
+        if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # an ordinary prompt in this API
             return list(tokenizer(prompt)["input_ids"])
         return _with_tokens(self._text.encode(prompt), "prompt")
 
@@ -77,37 +77,37 @@ class Encoder:
         return self._reads("enable_thinking") or self._reads("reasoning_effort")
 
     def _effort(self, effort: str | None) -> dict[str, Any]:
-        """The chat template's variables for an effort: a switch, a degree, or none where it has neither."""
+        """Returns the template's variables for an effort: a switch, a degree, or none if it has neither."""
         if effort is None:
             return {}
         switches = {"enable_thinking": effort != "none", "reasoning_effort": effort}
         return {name: value for name, value in switches.items() if self._reads(name)}
 
     def _reads(self, name: str) -> bool:
-        """Returns whether the chat template has a variable of that name, no argument of the tokenizer's own."""
+        """Returns whether the chat template has a variable of that name that is not an argument of the tokenizer."""
         tokenizer = self._pipeline.tokenizer
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
         return name not in own and re.search(rf"\b{re.escape(name)}\b", self.template) is not None
 
     @property
     def abilities(self) -> list[str]:
-        """Abilities of the target in addition to writing, by Ollama's words: tools, vision, thinking."""
+        """Returns the target's abilities other than writing, in Ollama's terms: tools, vision, thinking."""
         images = text_of(self._pipeline.parts.target).image_tokens
         found = {"tools": shows_tools(self.template), "vision": bool(images), "thinking": self.thinks}
         return [name for name, can in found.items() if can]
 
     def reader(self, asked: ChatRequest, prompt: Sequence[int]) -> AnswerReader:
-        """The reader of answers to a conversation, whose prompt is encoded. What follows a grammar is not thought."""
+        """Returns the reader of answers to this prompt. Text that follows a grammar is not reasoning."""
         end = "" if self._pipeline.tokenizer is None else str(self._pipeline.tokenizer.decode(prompt[-8:]))
         return AnswerReader.of("" if asked.grammar is not None else self.template, end, self.tool_form(asked))
 
     @property
     def template(self) -> str:
-        """The chat template of the tokenizer."""
+        """Returns the chat template of the tokenizer."""
         return str(getattr(self._pipeline.tokenizer, "chat_template", None) or "")
 
     def tool_form(self, asked: ChatRequest) -> ToolForm | None:
-        """The form of an answer's calls; None: it may have none. Raises ApiError for a choice that is not offered."""
+        """Returns the form of calls; None if the answer may have none. Raises ApiError for an unsupported choice."""
         names = [function.name for function in asked.offered]
         choice = asked.tool_choice
         if isinstance(choice, NamedTool) and choice.function.name not in names:
@@ -126,7 +126,7 @@ class Encoder:
 
 
 def _with_tokens(tokens: Sequence[int], field: str) -> Sequence[int]:
-    """The tokens of a prompt. Raises ApiError where there are none, as a template may make of an empty message."""
+    """Returns the tokens. Raises ApiError if there are none, for example if a template drops an empty message."""
     if not tokens:
         raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field=field)
     return tokens

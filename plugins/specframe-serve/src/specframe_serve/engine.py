@@ -24,28 +24,28 @@ from specframe_serve.settings import ServeSettings
 log = logging.getLogger("specframe.serve")
 
 SHORTEST_WAIT, LONGEST_WAIT = 1.0, 4.0
-"""Seconds that a refused client is asked to wait, before they are spread."""
+"""Bounds in seconds of the wait that a refused client is asked for, before a random factor."""
 PIECE = 64
-"""Tokens of a piece of a long prompt on a CPU, where pieces take hardly longer than the whole; more on a GPU."""
+"""Tokens per piece of a long prompt on a CPU, where pieces cost hardly more than the whole; larger on a GPU."""
 SETTLE = 64
 """Number of cycles between readings of a device's clock."""
 
 
 class Engine:
-    """Decodes jobs in the order of their arrival, `slots` at a time; a finished one makes room for the next.
+    """Decodes jobs in order of arrival, `slots` at a time; a finished job makes room for the next.
 
-    A target serves one caller at a time, so one thread owns the session, and the web side hands jobs over. Between two
-    cycles at most `prefill` prompt tokens are read, a longer prompt in pieces, so that neither running rows nor short
-    prompts wait long for it.
+    A target serves one caller at a time, so one thread owns the session and the web server passes jobs to it. Between
+    two cycles at most `prefill` prompt tokens are read, a longer prompt in pieces, so that running rows and short
+    prompts do not wait long for it.
     """
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
-        """An engine that waits for `start`."""
+        """Creates an engine; `start` begins decoding."""
         self.settings = settings
         self.longest = min(settings.context, pipeline.parts.target.context)
-        """Tokens a row may have."""
+        """Maximum number of tokens of a row."""
         self.nodes = pipeline.parts.nodes - 1
-        """Tokens a draft may have."""
+        """Maximum number of tokens of a draft."""
         self._pipeline = pipeline
         device = text_of(pipeline.parts.target).device
         piece = PIECE if device is None or device.type == "cpu" else settings.prefill
@@ -57,10 +57,10 @@ class Engine:
         self._clock = pipeline.clock()
         self._numbers = count()
         self._cycles = 0
-        self._scoring: list[Job] = []  # those whose prompts get their log probabilities
+        self._scoring: list[Job] = []  # jobs whose prompts still need log probabilities
         self._scores_asked = False
         self._given_up = False
-        self._seconds = 1.0  # a job's time in its slot, smoothed
+        self._seconds = 1.0  # smoothed time of a job in its slot
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
         self.meters = Meters(settings.name, self._queue, self._running, self._clock.seconds)
 
@@ -70,23 +70,24 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """True while jobs are decoded."""
+        """True while the engine decodes jobs."""
         return self._thread.is_alive() and not self._queue.closed
 
     def require_room(self, rows: int) -> None:
-        """Raises ApiError for more rows than may ever wait, or than there is room for now: then the client is to come
-        again when half of the queue is free, after a few seconds at most, with a random factor."""
+        """Raises ApiError for more rows than the queue holds, or than fit now. In the latter case, the client is
+        asked to retry when half of the queue is expected to be free: after a few seconds at most, with a random factor.
+        """
         size = self.settings.queue
         if rows > size:
             most = f"the request asks for {rows} answers, and {size} may wait in this server"
             raise ApiError(400, most, code="too_many_answers")
         if len(self._queue) + rows > size and not self._queue.closed:
             self.meters.refused.inc()
-            drained = self._seconds * size / 2 / self.settings.slots  # seconds for half of the queue
+            drained = self._seconds * size / 2 / self.settings.slots  # time until half of the queue is free
             raise queue_full(size, min(max(drained, SHORTEST_WAIT), LONGEST_WAIT) * uniform(0.5, 1.5))
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Puts jobs into the queue, all or none. Raises ApiError if it is full, or the server shuts down."""
+        """Puts all jobs or none into the queue. Raises ApiError if it is full or the server shuts down."""
         self.require_room(len(jobs))
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
@@ -95,18 +96,18 @@ class Engine:
         self._queue.put(jobs)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Gives jobs up: a client has left. Done before the next cycle."""
+        """Cancels jobs whose client has left, before the next cycle."""
         for job in jobs:
             job.cancelled = True
 
     def close(self, timeout: float | None = None) -> None:
-        """Takes no more jobs, decodes those it has, and ends the thread."""
+        """Accepts no more jobs, finishes those it has, and ends the thread."""
         self._queue.close()
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
     def give_up(self) -> None:
-        """Takes no more jobs, and ends those it has before the next cycle: the time to finish them has run out."""
+        """Accepts no more jobs and ends those it has before the next cycle, because the time to finish them is over."""
         self._given_up = True
         self._queue.close()
 
@@ -116,13 +117,13 @@ class Engine:
                 with self._pipeline.open_endless(
                     self.settings.slots, self._clock, longest=self.longest, watch=self._take_in
                 ) as self._session:
-                    while self._running or self._queue or self._scoring:  # an idle server leaves the target to others
+                    while self._running or self._queue or self._scoring:  # an idle server releases the target to others
                         self._drop(self._session)
                         self._read(self._session)
                         if self._session.live:
                             self._session.step()
                         self._score_on()
-            except Exception:  # an error of a part ends the rows it was decoding, not the server
+            except Exception:  # an error in a component ends the rows being decoded, not the server
                 log.exception("decoding failed; its requests are given up")
                 unscored, self._scoring = self._scoring, []
                 for job in unscored:
@@ -132,7 +133,7 @@ class Engine:
             self._session = None
 
     def _drop(self, session: Session) -> None:
-        """Ends the jobs whose clients have left or whose time is up; all of them once the engine gives up."""
+        """Ends the jobs whose clients have left or whose time is over; all jobs after `give_up`."""
         now = monotonic()
 
         def gone(job: Job) -> bool:
@@ -144,7 +145,7 @@ class Engine:
             self._end(job, "cancelled" if job.cancelled else "timeout" if job.deadline < now else "shutdown")
 
     def _read(self, session: Session) -> None:
-        """Takes one turn of reading prompts: a piece of a long one, or short ones together."""
+        """Reads prompts for one turn: a piece of a long one, or several short ones together."""
         if self._scores_asked and not self._queue.scoring and not self._queue.half_read:
             self._pipeline.parts.target.request(frozenset({"last"}))
             self._prefixes.restart()
@@ -157,10 +158,10 @@ class Engine:
             self._admit(session, [job])
 
     def _read_ahead(self, session: Session, job: Job) -> bool:
-        """Reads a piece of a long prompt; returns false where the rest is small enough to be admitted.
+        """Reads a piece of a long prompt; returns False if the rest is small enough to be admitted.
 
-        So it is for targets that read prompts whole, and for a prompt that the target refuses, which its admission
-        reports.
+        It also returns False for targets that read prompts only as a whole, and for a prompt that the target refuses;
+        the admission then reports the error.
         """
         if job.unread <= (self._piece if job.read_tokens else self.settings.prefill):
             return False
@@ -192,7 +193,7 @@ class Engine:
             jobs = later
 
     def _find(self, session: Session, job: Job) -> KnownPrefix | None:
-        """The beginning of a job's prompt that need not be read."""
+        """Returns the beginning of a job's prompt that is cached and need not be read."""
         prefix = self._prefixes.find(job, session)
         job.found = 0 if prefix is None else len(prefix.tokens)
         return prefix
@@ -202,7 +203,7 @@ class Engine:
         try:
             for entry in session.admit([job.request for job in jobs]):
                 entry.request = replace(entry.request, prefix=None)
-        except InputError:  # one of them is at fault, and no row has changed
+        except InputError:  # one of them caused the error, and no row has changed
             for job in jobs if len(jobs) > 1 else ():
                 self._admit_together(session, [job])
             if len(jobs) == 1:
@@ -212,21 +213,21 @@ class Engine:
             job.request = replace(job.request, prefix=None)
 
     def _begin_scores(self, job: Job, features: Tensor) -> None:
-        """Has the scores of a job's prompt made between further cycles, from its features [L, D] of the tap `last`."""
+        """Schedules the scores of a job's prompt between later cycles, from its features [L, D] of the tap `last`."""
         target, prompt = self._pipeline.parts.target, job.request.tokens
         assert isinstance(target, NeuralTarget), "the web side refuses it for other targets"
         job.scores = PromptScores(target, prompt, features[: len(prompt)].clone(), job.logprobs or 0)
         self._scoring.append(job)
 
     def _score_on(self) -> None:
-        """Makes scores of a few positions of the first prompt that lacks some."""
+        """Computes scores of a few positions of the first prompt that is not completely scored."""
         for job in self._scoring[:1]:
             if job.cancelled or (job.scores is not None and job.scores.step()):
                 self._scoring.remove(job)
                 job.release()
 
     def _take_in(self, cycle: Cycle) -> None:
-        """Delivers the tokens that a cycle committed, and counts its drafting statistics."""
+        """Delivers the tokens committed by a cycle and counts its drafting statistics."""
         session = self._session
         assert session is not None
         now = monotonic()
@@ -264,7 +265,7 @@ class Engine:
             self._clock.settle()
 
     def _end(self, job: Job, reason: str) -> None:
-        """Ends a job that the session does not end."""
+        """Ends a job that the session does not end by itself."""
         self._finish(job, reason, monotonic())
         job.send(Progress([], [], reason))
 

@@ -1,4 +1,4 @@
-"""Log probabilities of committed tokens and of prompts: the target's own, before temperature and processors."""
+"""Log probabilities of committed tokens and of prompts: the target's, before temperature and processors."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor
 from specframe.plugin import NeuralTarget
 
 CHUNK = 64
-"""The positions whose log probabilities are made at a time: each takes a vocabulary of float32."""
+"""Number of positions whose log probabilities are computed at a time; each needs a vocabulary of float32."""
 
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The target's own log probabilities of one committed token, before temperature and top-p."""
+    """The target's log probabilities for one committed token, before temperature and top-p."""
 
     chosen: float
     top: list[tuple[int, float]]
-    """The likeliest tokens, as many as were asked for."""
+    """The requested number of most likely tokens."""
 
 
 class PromptScores:
-    """Log probabilities of a prompt's tokens from the second on, made in steps from the target's features of it."""
+    """Log probabilities of a prompt's tokens from the second on, computed in steps from the target's features."""
 
     def __init__(self, target: NeuralTarget, prompt: Sequence[int], features: Tensor, count: int) -> None:
-        """The `count` likeliest of each position, by the tap `last` [L, D]."""
+        """Scores a prompt by the tap `last` [L, D], with the `count` most likely tokens of each position."""
         self._target, self._count = target, count
         self._tokens, self._features = prompt[1:], features
         self.found: list[TokenLogprobs] = []
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """Makes those of a few further positions; returns True once all are there."""
+        """Scores a few further positions; returns True when all are complete."""
         start = len(self.found)
         tokens = self._tokens[start : start + CHUNK]
         if tokens:
@@ -44,7 +44,7 @@ class PromptScores:
 
 
 def logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
-    """The log probability of each token by its logits [n, V], with the `count` likeliest of each."""
+    """Returns the log probability of each token by its logits [n, V], with the `count` most likely of each position."""
     laws = logits.float().log_softmax(-1)  # [n, V]
     chosen = laws.gather(1, torch.tensor(tokens, device=laws.device)[:, None])[:, 0].tolist()
     best = laws.topk(count)

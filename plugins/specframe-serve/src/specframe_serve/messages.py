@@ -1,4 +1,4 @@
-"""The turns of a conversation, as a request has them."""
+"""Turns of a conversation as they appear in requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from specframe_serve.structured import Strict
 from specframe_serve.tools import TOOLS, ToolCall
 
 PROMPTS = 4096
-"""The most prompts or messages of one request."""
+"""Maximum number of prompts or messages of one request."""
 
 DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
-"""The beginning of a data URL of an image."""
+"""Matches the beginning of an image's data URL."""
 Empty = Annotated[list[Any], Field(max_length=0)]
 Each = TypeVar("Each")
 Many = Annotated[list[Each], Field(fail_fast=True, max_length=PROMPTS)]
-"""Prompts, messages, or their parts."""
+"""Prompts, messages or their parts."""
 
 
 class TextPart(Strict):
-    """A text in a message; sounds and videos are refused."""
+    """A text part of a message; audio and video are refused."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
@@ -36,7 +36,7 @@ class TextPart(Strict):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The part as chat templates take it."""
+        """Returns the part in the form of chat templates."""
         return {"type": "text", "text": self.text}
 
 
@@ -45,19 +45,19 @@ Texts = str | Many[TextPart]
 
 
 def joined(texts: Texts) -> str:
-    """The text of parts."""
+    """Joins the texts of parts."""
     return texts if isinstance(texts, str) else "".join(part.text for part in texts)
 
 
 class ImageURL(Strict):
-    """The place of an image: a data URL, which holds it."""
+    """The location of an image: a data URL, which contains it."""
 
     url: str
     detail: Literal["auto"] | None = None
 
 
 class ImagePart(Strict):
-    """An image in a message; the Responses API has its URL without a level between."""
+    """An image in a message; the Responses API gives its URL without the nested object."""
 
     type: Literal["image_url", "input_image"]
     image_url: ImageURL | str
@@ -66,13 +66,13 @@ class ImagePart(Strict):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The part as chat templates take it, with its bytes. Raises ApiError where they are not in the URL."""
+        """Returns the part in the form of chat templates, with its bytes. Raises ApiError if the URL lacks them."""
         url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
         return {"type": "image", "image": image_of(url)}
 
 
 def image_of(url: str) -> bytes:
-    """The bytes in a data URL. Raises ApiError for any other URL: the server fetches nothing, and opens no file."""
+    """Returns the bytes in a data URL. Raises ApiError for other URLs: the server fetches nothing, opens no files."""
     start = DATA.match(url)
     why = "the server fetches nothing: give the image in a data URL, data:image/png;base64,..."
     if start is not None:
@@ -83,7 +83,7 @@ def image_of(url: str) -> bytes:
 
 
 def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
-    """A function that names what a part or an item is by its `type`: one of `kinds`, else `default`."""
+    """Returns a function that names a part or an item by its `type`: one of `kinds`, otherwise `default`."""
 
     def name(part: Any) -> str:
         kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
@@ -92,7 +92,7 @@ def tagger(kinds: Mapping[str, str], default: str) -> Callable[[Any], str]:
     return name
 
 
-Part = Annotated[  # tags that are no fields' names
+Part = Annotated[  # tags are not field names
     Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],
     Discriminator(tagger({"image_url": "an image", "input_image": "an image"}, "a text")),
 ]
@@ -121,8 +121,7 @@ class Message(Strict):
 
     @property
     def turn(self) -> dict[str, Any]:
-        """The turn as chat templates take it, each of which reads its own fields; a list of parts in place of the text
-        if it has an image."""
+        """Returns the turn in the form of chat templates; with an image, its content is a list of parts."""
         turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
         calls = [call.call for call in self.tool_calls] or None
         given = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}

@@ -1,4 +1,4 @@
-"""Metrics of /metrics: vLLM's names, which the field's clients read, and specframe's own figures."""
+"""Metrics of /metrics: vLLM's names, which clients of the field read, and specframe's figures."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from specframe.plugin import Acceptance
 
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 Values = float | list[int] | list[float] | Mapping[str, float]
-"""A value, values by place, or by name."""
+"""One value, values by position, or values by name."""
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 REASONS = {"end": "stop", "stop": "stop", "length": "length", "failed": "error"}
-"""Reasons for a row's end, in the clients' words; everything else is `abort`: a client left, or the time was up."""
+"""Finish reasons in the clients' terms; all others are `abort`: the client left, or the time was over."""
 
 
 class Meters:
-    """The figures of one server, in a registry of its own; they are made in the engine's thread and read in others."""
+    """Metrics of one server in a separate registry; updated in the engine's thread, read in others."""
 
     def __init__(self, model: str, waiting: Sized, running: Sized, seconds: Mapping[str, float]) -> None:
-        """Shows at the time of asking how many rows wait and run, and the seconds by phase."""
+        """Creates the metrics; waiting rows, running rows and seconds by phase are read when requested."""
         self.registry = CollectorRegistry()
         self._model = model
         self.acceptance = Acceptance()
-        """Acceptance over all rows' cycles; admissions are none."""
+        """Acceptance over the cycles of all rows, admissions excluded."""
         self._waiting, self._running, self._seconds = waiting, running, seconds
 
         def counter(name: str, text: str) -> Counter:
@@ -55,7 +55,7 @@ class Meters:
         self.registry.register(self)
 
     def admitted(self, tokens: int, found: int, waited: float) -> None:
-        """Counts a row whose prompt was read, `found` tokens of it before, and whose first token is there."""
+        """Counts a row at its first token, after its prompt was read; `found` prompt tokens came from the cache."""
         self._prompted.inc(tokens)
         self._asked.inc(tokens)
         self._found.inc(found)
@@ -73,7 +73,7 @@ class Meters:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The figures that are worked out when they are asked for: this is a collector of its own registry."""
+        """Yields the metrics that are computed on request: this object is a collector of its own registry."""
         counts = self.acceptance
         counter, gauge = partial(self._shown, CounterMetricFamily), partial(self._shown, GaugeMetricFamily)
         yield counter("vllm:spec_decode_num_drafts", "Rows' cycles that had a draft", sum(counts.possible[:1]))
@@ -93,7 +93,7 @@ class Meters:
         yield counter("specframe:phase_seconds", "Seconds by phase", seconds, "phase")
 
     def _shown(self, kind: type[Family], name: str, text: str, values: Values, label: str | None = None) -> Family:
-        """A metric with one value, or with values by a label."""
+        """Returns a metric with one value, or with values by a label."""
         family = kind(name, text, labels=["model_name"] if label is None else ["model_name", label])
         found = dict(enumerate(values)) if isinstance(values, list) else values
         for own, value in found.items() if isinstance(found, Mapping) else [(None, found)]:

@@ -1,4 +1,4 @@
-"""Prefix cache: texts that were read, so that a prompt that begins as one of them is read from where they part."""
+"""Prefix cache: a prompt that shares its beginning with an earlier text is read only from there on."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from specframe_serve.jobs import Job
 log = logging.getLogger("specframe.serve")
 
 LEAST = 16
-"""Smallest number of tokens that are worth the copy."""
+"""Minimum number of tokens that justify a copy."""
 
 
 class Prefixes:
-    """Keys, values and features of the texts of rows: of those that run, and copies of those that ended.
+    """Keys, values and features of the texts of rows: of running rows, and copies from ended rows.
 
-    Copies take at most `size` bytes; the one that was used least recently is dropped first.
+    Copies take at most `size` bytes; the least recently used one is dropped first.
     """
 
     def __init__(self, size: int, target: Target, running: Mapping[int, Job]) -> None:
-        """An empty cache for running jobs by their numbers.
+        """Creates an empty cache for the running jobs by their row numbers.
 
-        It stays empty for a target whose rows cannot begin with a copy, or that reads parts.
+        It stays empty for a target whose rows cannot begin with a copy, or that reads only a part of prompts.
         """
         self._target, self._running = target, running
         pieces = text_of(target).read_ahead is not None
         fits = pieces and isinstance(target, LayeredTarget) and not is_approximate(target)
         self._size = size if fits else 0
-        self._stored: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the last was used last
+        self._stored: dict[tuple[str, tuple[int, ...]], KnownPrefix] = {}  # by salt and text; the latest use is last
 
     def restart(self) -> None:
-        """Forgets all texts, and those of running rows once they end: the target gives further features from now on."""
+        """Drops all texts, those of running rows at their end: from now on the target returns more features."""
         self._stored.clear()
         for job in self._running.values():
             job.stale = True
 
     @property
     def bytes(self) -> int:
-        """Size of the copies."""
+        """Size of the copies in bytes."""
         return sum(map(_bytes, list(self._stored.values())))
 
     def count(self, job: Job) -> int:
-        """Returns how many tokens of a job's prompt are in copies; for any thread."""
+        """Returns the number of tokens of a job's prompt that are in copies; may be called from any thread."""
         if job.request.inputs:
             return 0
         return max((_common(job.request.tokens, text) for own, text in [*self._stored] if own == job.salt), default=0)
 
     def find(self, job: Job, session: Session) -> KnownPrefix | None:
-        """Returns the longest beginning of a job's prompt that is known, its last token excepted; None: there is none.
+        """Returns the longest cached beginning of a job's prompt without its last token; None if there is none.
 
-        Texts of another salt are not looked at.
+        Texts with another salt are ignored.
         """
         tokens, salt = job.request.tokens, job.salt
         if job.request.inputs:
@@ -71,7 +71,7 @@ class Prefixes:
         return self._stored[stored].head(count)
 
     def sharing(self, job: Job, others: Sequence[Job], session: Session) -> bool:
-        """Returns whether a prompt begins as one of the others do, beyond what is known, so that it had better wait."""
+        """Returns whether a prompt shares an uncached beginning with one of the others, so that waiting for it pays."""
         tokens = job.request.tokens
         own = (other.request.tokens for other in others if other.salt == job.salt)
         shared = max((_common(tokens, other) for other in own), default=0)
@@ -82,7 +82,7 @@ class Prefixes:
         return shared >= (known if known >= LEAST else 0) + LEAST
 
     def follow(self, cycle: Cycle, session: Session) -> None:
-        """Notes the features that a cycle committed, and copies the rows that it ended."""
+        """Stores the features committed by a cycle, and copies the rows that it ended."""
         if not self._size:
             return
         first = len(session.live) if cycle.committed.prompt is not None else 0
@@ -96,7 +96,7 @@ class Prefixes:
                 self._keep(first + row, entry, job.salt)
 
     def _live(self, session: Session, salt: str) -> list[tuple[int, Sequence[int]]]:
-        """The rows of that salt, each with those of its tokens that the target has processed."""
+        """Returns the running rows of that salt, each with the tokens that the target has processed."""
         if not self._size:
             return []
         rows = [(row, entry, self._running[entry.request.number]) for row, entry in enumerate(session.live)]
@@ -126,7 +126,7 @@ class Prefixes:
         self._stored[salt, text] = prefix
 
     def _copy(self, row: int, entry: Entry, count: int) -> KnownPrefix | None:
-        """A copy of the first `count` entries of a row; None, and no further ones, where the target has none."""
+        """Returns a copy of a row's first `count` entries. Without copying: None, and the cache is disabled."""
         try:
             memory = self._memory().copy(row, count)
         except CompositionError as error:
@@ -143,7 +143,7 @@ class Prefixes:
 
 
 def aligned(prefixes: Sequence[KnownPrefix | None]) -> list[KnownPrefix | None]:
-    """The prefixes, cut to one length where that takes few tokens: prompts after such are read together."""
+    """Cuts the prefixes to a common length if that loses few tokens, because such prompts can be read together."""
     cut: dict[int, int] = {}
     shortest = 0
     for count in sorted({len(prefix.tokens) for prefix in prefixes if prefix is not None}):
@@ -153,10 +153,10 @@ def aligned(prefixes: Sequence[KnownPrefix | None]) -> list[KnownPrefix | None]:
 
 
 def _common(tokens: Sequence[int], text: Sequence[int]) -> int:
-    """Returns how many first tokens of a prompt, its last excepted, are those of a text; 0 for too few."""
+    """Returns the length of the beginning that a text and a prompt without its last token share; 0 if too short."""
     most = min(len(tokens) - 1, len(text))
     if most < LEAST or tuple(tokens[:LEAST]) != tuple(text[:LEAST]):
-        return 0  # as most texts do: no copy is made of them
+        return 0  # the usual case: nothing is copied
     if tuple(tokens[:most]) == tuple(text[:most]):
         return most
     return next(place for place in range(most) if tokens[place] != text[place])
@@ -167,6 +167,6 @@ def _bytes(prefix: KnownPrefix) -> int:
 
 
 def _owned(prefix: KnownPrefix) -> KnownPrefix:
-    """A copy of the prefix in storage of exactly its size."""
+    """Returns a copy of the prefix in storage of exactly its size."""
     features = {tap: part.clone() for tap, part in prefix.features.items()}
     return KnownPrefix(prefix.tokens, prefix.memory.clone(), features)

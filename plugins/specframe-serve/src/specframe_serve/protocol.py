@@ -1,4 +1,4 @@
-"""The fields of a request, after OpenAI's API and vLLM's extensions; a field that is not here is refused by name."""
+"""Request fields of OpenAI's API and vLLM's extensions; unknown fields are refused by name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specframe_serve.structured import Form, Strict, Structured
 from specframe_serve.tools import TOOLS, Function, NamedTool, Tool, ToolForm
 
 CHOICES = 64
-"""The most answers that one request may ask for."""
+"""Maximum number of answers to one request."""
 TOP = 20
-"""The most likeliest tokens that may be reported with each token."""
+"""Maximum number of most likely tokens reported with each token."""
 LONGEST = 1 << 20
-"""The most token ids of one prompt."""
+"""Maximum number of token ids of one prompt."""
 BIASES = 1000
-"""The most tokens whose logits one request may move."""
+"""Maximum number of tokens with a logit bias in one request."""
 GREEDY = 1e-6
-"""A temperature below it is 0: logits divided by it may leave the range of float32."""
+"""Temperatures below this value count as 0: logits divided by them may overflow float32."""
 
 
 def _whole(value: Any) -> Any:
-    """A float without a fraction as an int: some clients send `top_k: 1.0`."""
+    """Converts a float without a fraction to an int: some clients send `top_k: 1.0`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -38,18 +38,18 @@ def _some(value: int) -> int:
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
 Budget = Annotated[Whole, Field(ge=-1), AfterValidator(_some)]
-"""The most tokens of an answer; -1: as many as the context has."""
+"""Maximum number of tokens of an answer; -1: up to the end of the context."""
 Temperature = Annotated[float, Field(ge=0, le=100), AfterValidator(lambda given: given if given >= GREEDY else 0.0)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,11}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""OpenAI's `reasoning_effort`; a model whose template does not read it thinks as it does."""
+"""OpenAI's `reasoning_effort`; no effect if the model's template does not read it."""
 Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
 
 
 class StreamOptions(Strict):
-    """The options of a stream: its contents in addition to the text."""
+    """Options of a stream: what it contains in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -57,7 +57,7 @@ class StreamOptions(Strict):
 
 
 class Sampled(Strict):
-    """The fields of sampling that all APIs have by these names. The recipe holds where one is left out or null."""
+    """Sampling fields with the same name in all APIs. Omitted or null fields follow the recipe."""
 
     temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -70,12 +70,12 @@ class Sampled(Strict):
 
     @property
     def sampled(self) -> dict[str, Any]:
-        """The fields that are given, by name."""
+        """Returns the given fields by name."""
         return self.model_dump(include=set(Sampled.model_fields), exclude_none=True)
 
 
 class Labels(Strict):
-    """Fields that change no text: they name, label or schedule a request; `cache_salt` parts the prefix cache."""
+    """Fields that change no text: names, labels and priorities; `cache_salt` separates parts of the prefix cache."""
 
     model: str | None = None
     user: str | None = None
@@ -84,7 +84,7 @@ class Labels(Strict):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = None  # nothing is stored
+    store: bool | None = None  # nothing is ever stored
     cache_salt: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -104,8 +104,8 @@ class Generation(Sampled, Labels, Structured):
     stream_options: StreamOptions = StreamOptions()
 
     request_id: str | None = None
-    cache_prompt: bool | None = None  # llama.cpp's: a text is the same with its beginning from the cache
-    # Accepted with the values that change nothing.
+    cache_prompt: bool | None = None  # llama.cpp's field: the cache never changes a text
+    # Accepted only with the values that change nothing.
     length_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
     use_beam_search: Literal[False] | None = None
     skip_special_tokens: Literal[True] | None = None
@@ -117,21 +117,21 @@ class Generation(Sampled, Labels, Structured):
 
     @property
     def stops(self) -> list[str]:
-        """The stop texts."""
+        """Returns the stop texts."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def budget(self) -> int | None:
-        """The most tokens of an answer, None: not given; one is decoded, and not shown, where the prompt is all."""
+        """Maximum number of answer tokens, None if not given; 1, which is not shown, if only the prompt is wanted."""
         return 1 if self.max_tokens == 0 else self.max_tokens
 
     @property
     def needed(self) -> int:
-        """The tokens that an answer must have room for."""
+        """Number of tokens that the context must have room for after the prompt."""
         return max(self.budget or 1, 1)
 
     def sampling(self) -> dict[str, Any]:
-        """The settings that the request gives, by the names of a recipe's section `sampling`."""
+        """Returns the request's settings by the names of a recipe's section `sampling`."""
         own: dict[str, Any] = {"repetition_penalty": self.repetition_penalty, "logit_bias": self.logit_bias}
         own |= {"stop": self.stops or None, "min_new_tokens": self.min_tokens, "ignore_eos": self.ignore_eos}
         own["grammar"] = None if self.grammar is None else self.grammar[1]
@@ -184,7 +184,7 @@ class ChatRequest(Generation):
 
     @property
     def grammar(self) -> tuple[str, Form] | None:
-        """The field that names a grammar, and this: that of a call where one is required."""
+        """Returns the field that defines a grammar, and the grammar; that of a call if one is required."""
         own = super().grammar
         if self._calls is None:
             return own
@@ -195,27 +195,27 @@ class ChatRequest(Generation):
 
     @property
     def offered(self) -> list[Function]:
-        """The functions that the answer may call."""
+        """Returns the functions that the answer may call."""
         return [] if self.tool_choice == "none" else [tool.function for tool in self.tools]
 
     @property
     def budget(self) -> int | None:
-        """The most tokens of an answer; `max_tokens` is the older name."""
+        """Maximum number of answer tokens; `max_tokens` is the older name."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def likeliest(self) -> int | None:
-        """Number of likeliest tokens to report with each token; None: no log probabilities."""
+        """Number of most likely tokens to report with each token; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def predicted(self) -> str:
-        """The text that the answer probably repeats."""
+        """Returns the text that the answer probably repeats."""
         return "" if self.prediction is None else joined(self.prediction.content)
 
     @property
     def template(self) -> dict[str, Any]:
-        """The options of the chat template, and its variables."""
+        """Returns the options and variables of the chat template."""
         options: dict[str, Any] = {}
         if self.continue_final_message:
             options = {"add_generation_prompt": False, "continue_final_message": True}
@@ -241,7 +241,7 @@ class CompletionRequest(Generation):
 
     @property
     def likeliest(self) -> int | None:
-        """Number of likeliest tokens to report with each token; None: no log probabilities."""
+        """Number of most likely tokens to report with each token; None: no log probabilities."""
         return self.logprobs
 
     @model_validator(mode="after")
@@ -256,7 +256,7 @@ class CompletionRequest(Generation):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, texts or token ids."""
+        """Returns the prompts as texts or token ids."""
         prompt: Any = self.prompt
         one = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int))
         return [prompt] if one else list(prompt)

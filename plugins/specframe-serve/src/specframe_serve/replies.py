@@ -1,4 +1,4 @@
-"""Answers in the form that OpenAI's clients read."""
+"""Answers in the form of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ DONE = "data: [DONE]\n\n"
 
 
 class Reply(Form):
-    """The parts that all objects of one reply have in common."""
+    """Fields common to all objects of one reply."""
 
     prefix: str
-    """The beginning of its ids."""
+    """Prefix of its ids."""
     kind: str
-    """The kind of its object."""
+    """`object` field of the complete reply."""
     chunks: str
-    """The kind of its objects in a stream."""
+    """`object` field of a stream's chunks."""
 
     def __init__(self, asked: ChatRequest | CompletionRequest, desk: Desk) -> None:
-        """The reply to a request at a desk."""
+        """Creates the reply to a request."""
         super().__init__(desk.settings.name)
         self.asked, self.options, self.desk = asked, asked.stream_options, desk
 
     def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object."""
+        """Returns the reply as one object."""
         reply = self._object(self.kind, [self.choice(answer, answer.whole, True, "message") for answer in answers.all])
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
-        """A piece of an answer, perhaps its first: a `delta` of a stream, or the `message` whole."""
+        """Returns a piece of an answer, `first` or later: the `delta` of a stream, or the complete `message`."""
         raise NotImplementedError
 
     def add(self, answers: Answers, answer: Answer) -> str:
-        """The chunk of an answer's new piece."""
+        """Returns the chunk for an answer's new piece."""
         piece, always = answer.piece, self.options.continuous_usage_stats
         if not (piece.text or piece.logprobs or answer.finish):
             return ""
@@ -54,13 +54,13 @@ class Reply(Form):
         return event(chunk)
 
     def end(self, answers: Answers) -> str:
-        """The usage, where it is asked for, and the mark of the end."""
+        """Returns the usage, if requested, and the end mark."""
         if not (self.options.continuous_usage_stats or self.options.include_usage):
             return DONE
         return event(self._object(self.chunks, []) | {"usage": self.usage(answers)} | self.metrics(answers)) + DONE
 
     def usage(self, answers: Answers) -> dict[str, Any]:
-        """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
+        """Returns the numbers of tokens read and generated so far, and of prompt tokens from the prefix cache."""
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
         usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
         usage["total_tokens"] = prompt + completion
@@ -72,7 +72,7 @@ class Reply(Form):
         return usage
 
     def metrics(self, answers: Answers) -> dict[str, Any]:
-        """vLLM's per-request figures, for a request with one answer."""
+        """Returns vLLM's per-request metrics, for a request with one answer."""
         if len(answers.all) != 1:
             return {}
         counts = answers.all[0].job.acceptance
@@ -98,7 +98,7 @@ class ChatReply(Reply):
     prefix, kind, chunks = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
-        """A piece of an answer; the first one has the role, and each call is whole."""
+        """Returns a piece of an answer; the first one has the role, and calls are always complete."""
         begun = len(answer.sent.calls)
         parts = answer.unsent()
         message: dict[str, Any] = {"role": "assistant"} if first else {}
@@ -138,7 +138,7 @@ class TextReply(Reply):
     prefix, kind, chunks = "cmpl", "text_completion", "text_completion"
 
     def choice(self, answer: Answer, piece: Piece, first: bool, name: str) -> dict[str, Any]:
-        """A piece of an answer; the first one has the prompt, where it is asked for."""
+        """Returns a piece of an answer; the first one begins with the prompt, if requested."""
         return {
             "index": answer.index,
             "text": (self._prompt(answer) if first else "") + piece.text,
@@ -147,12 +147,12 @@ class TextReply(Reply):
         }
 
     def _prompt(self, answer: Answer) -> str:
-        """The prompt before an answer, where it is asked for."""
+        """Returns the prompt before an answer, if requested."""
         prompt = self.asked.prompts[answer.index // self.asked.n] if self.asked.echo else ""
         return prompt if isinstance(prompt, str) else self.desk.pipeline.decode(prompt)
 
     def _logprobs(self, answer: Answer, piece: Piece, first: bool) -> dict[str, Any] | None:
-        """The lists of an answer's newest tokens, those of an echoed prompt before the first of them."""
+        """Returns the log probabilities of the newest tokens; the first piece also has those of an echoed prompt."""
         tokens: Sequence[int] = piece.tokens
         if not piece.logprobs and not (first and answer.bare and answer.job.prompt_logprobs):
             return None
@@ -174,7 +174,7 @@ class TextReply(Reply):
         }
 
     def _likeliest(self, own: str, found: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens by their texts, and the chosen one; the likeliest of several with the same text."""
+        """Returns the most likely tokens and the chosen one by text; tokens with equal texts count as the likeliest."""
         best: dict[str, float] = {}
         for text, value in [*((self.desk.spell(token), value) for token, value in found.top), (own, found.chosen)]:
             best.setdefault(text, value)

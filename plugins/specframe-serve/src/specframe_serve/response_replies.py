@@ -1,4 +1,4 @@
-"""Replies of `/v1/responses`, as an object or as named events."""
+"""Replies of `/v1/responses`, as one object or as named events."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from specframe_serve.responses import ResponseRequest
 from specframe_serve.web.events import Form, event
 
 TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
-"""The names of the texts of items, in events."""
+"""Names in events of the texts of items."""
 
 
 class ResponseReply(Form):
-    """The reply to one request, whose settings are the pipeline's where it gives none."""
+    """The reply to one request; settings that the request omits are the pipeline's."""
 
     def __init__(self, asked: ResponseRequest, desk: Desk) -> None:
-        """The reply to a request at a desk."""
+        """Creates the reply to a request."""
         super().__init__(desk.settings.name)
         sampling = desk.pipeline.sampling
         self.asked = asked
         self.temperature = sampling.temperature if asked.temperature is None else asked.temperature
         self.top_p = sampling.top_p if asked.top_p is None else asked.top_p
         self.numbers = count()
-        """Counter of a stream's events."""
+        """Numbers the events of a stream."""
         self.begun: list[str] = []
-        """The kinds of items that a stream has begun."""
+        """The kinds of items that have begun in the stream."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object."""
+        """Returns the reply as one object."""
         (answer,) = answers.all
         done = answer.finish != "length"
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
@@ -48,12 +48,12 @@ class ResponseReply(Form):
         }
 
     def begin(self, answers: Answers) -> str:
-        """The events that begin a stream."""
+        """Returns the events that begin a stream."""
         begun = self._object("in_progress")
         return self._named("created", response=begun) + self._named("in_progress", response=begun)
 
     def add(self, answers: Answers, answer: Answer) -> str:
-        """The events of new text."""
+        """Returns the events for new text."""
         parts, events = answer.unsent(), ""
         for kind, text in (("reasoning", parts.reasoning), ("message", parts.text)):
             if text and kind not in self.begun:
@@ -64,7 +64,7 @@ class ResponseReply(Form):
         return events
 
     def end(self, answers: Answers) -> str:
-        """The events that end the items of text, those of calls, each of which is sent whole, and the last one."""
+        """Returns the events that end text items, those of calls, each sent as a whole, and the final event."""
         whole, events = self.whole(answers), ""
         for place, item in enumerate(whole["output"]):
             if item["type"] == "function_call":
@@ -80,28 +80,28 @@ class ResponseReply(Form):
         return event({"type": name, "sequence_number": next(self.numbers)} | fields, name)
 
     def _begin(self, kind: str, place: int) -> str:
-        """The events that begin an item of text."""
+        """Returns the events that begin a text item."""
         added = self._named("output_item.added", item=self._item(kind, None, "in_progress"), output_index=place)
         return added + self._named("content_part.added", part=_content(kind, ""), **self._part(kind, place))
 
     def _text(self, event: str, kind: str, place: int, **fields: Any) -> str:
-        """An event of an item's text."""
+        """Returns an event about an item's text."""
         more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
         return self._named(f"{TEXTS[kind]}.{event}", **fields, **more, **self._part(kind, place))
 
     def _close(self, item: dict[str, Any], place: int) -> str:
-        """The events that end an item of text."""
+        """Returns the events that end a text item."""
         kind, part = item["type"], item["content"][0]
         ended = self._text("done", kind, place, text=part["text"])
         ended += self._named("content_part.done", part=part, **self._part(kind, place))
         return ended + self._named("output_item.done", item=item, output_index=place)
 
     def _part(self, kind: str, place: int) -> dict[str, Any]:
-        """The place of an item's text."""
+        """Returns the location of an item's text."""
         return {"item_id": self._item(kind, None, "")["id"], "output_index": place, "content_index": 0}
 
     def _call_events(self, place: int, item: dict[str, Any]) -> str:
-        """The events of a call, which is sent whole."""
+        """Returns the events of a call, which is sent as a whole."""
         where, arguments = {"item_id": item["id"], "output_index": place}, item["arguments"]
         begun = item | {"status": "in_progress", "arguments": ""}
         events = self._named("output_item.added", item=begun, output_index=place)
@@ -110,7 +110,7 @@ class ResponseReply(Form):
         return events + self._named("output_item.done", item=item, output_index=place)
 
     def error(self, error: ApiError) -> str:
-        """The event that ends a stream with an error."""
+        """Returns the event that ends a stream with an error."""
         found = error.body["error"]
         failed = self._object("failed") | {"error": {"code": found["code"] or found["type"], "message": str(error)}}
         return self._named("failed", response=failed)
@@ -140,7 +140,7 @@ class ResponseReply(Form):
         } | dict.fromkeys(("error", "incomplete_details", "previous_response_id", "usage"))
 
     def _output(self, answer: Answer, status: str) -> list[dict[str, Any]]:
-        """The items of an answer: what was thought, its text, unless it has calls alone, and its calls."""
+        """Returns the items of an answer: the reasoning, the text unless there are only calls, and the calls."""
         parts = answer.parts
         items = [self._item("reasoning", parts.reasoning, status)] if parts.reasoning else []
         items += [self._item("message", parts.text, status)] if parts.text or not parts.calls else []
@@ -151,14 +151,14 @@ class ResponseReply(Form):
         ]
 
     def _item(self, kind: str, text: str | None, status: str) -> dict[str, Any]:
-        """An item of text; None: it has none yet."""
+        """Returns an item with a text; None: no text yet."""
         content = [] if text is None else [_content(kind, text)]
         more: dict[str, Any] = {"summary": []} if kind == "reasoning" else {"role": "assistant"}
         return {"id": f"{kind[:3]}_{self.id}", "type": kind, "status": status, "content": content} | more
 
 
 def _format(asked: ResponseRequest) -> dict[str, Any]:
-    """The format of the answer, as the request has it."""
+    """Returns the format of the answer as the request gave it."""
     form = asked.text.format if asked.text is not None else None
     if form is None or form.type != "json_schema":
         return {"type": form.type if form is not None else "text"}
@@ -166,7 +166,7 @@ def _format(asked: ResponseRequest) -> dict[str, Any]:
 
 
 def _content(kind: str, text: str) -> dict[str, Any]:
-    """The text of an item."""
+    """Returns the content object for the text of an item."""
     if kind == "reasoning":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`, OpenAI's newer API: the fields of a request."""
+"""Request fields of `POST /v1/responses`, OpenAI's newer API."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Included = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
 ]
-"""Parts of a reply to include, of which it has none."""
+"""Optional parts of a reply that a request may list; replies have none of them."""
 
 
 class OutputItem(Strict):
-    """The fields that every item of an earlier reply's output has."""
+    """Fields common to every item of an earlier reply's output."""
 
     id: str | None = None
     status: str | None = None
@@ -38,14 +38,14 @@ class MessageItem(OutputItem, Message):
 
 
 class CallItem(OutputItem, CalledFunction):
-    """A call of a function in an earlier reply's output."""
+    """A function call in an earlier reply's output."""
 
     type: Literal["function_call"]
     call_id: str
 
     @property
     def call(self) -> ToolCall:
-        """The call as a chat completion has it."""
+        """Returns the call in the form of a chat completion."""
         return ToolCall(id=self.call_id, function=self)
 
 
@@ -58,12 +58,12 @@ class ResultItem(OutputItem):
 
     @property
     def turn(self) -> Message:
-        """The result as a chat completion has it."""
+        """Returns the result in the form of a chat completion."""
         return Message(role="tool", content=joined(self.output), tool_call_id=self.call_id)
 
 
 class ReasoningItem(OutputItem):
-    """The reasoning of an earlier reply's output; it is not shown to the model again."""
+    """The reasoning in an earlier reply's output; the model does not see it again."""
 
     type: Literal["reasoning"]
     content: list[dict[str, Any]] | None = None
@@ -71,7 +71,7 @@ class ReasoningItem(OutputItem):
     encrypted_content: str | None = None
 
 
-Item = Annotated[  # tags that are no fields' names
+Item = Annotated[  # tags are not field names
     Annotated[MessageItem, Tag("a message")]
     | Annotated[CallItem, Tag("a call")]
     | Annotated[ReasoningItem, Tag("a thought")]
@@ -89,12 +89,12 @@ class FunctionTool(Function):
 
     @property
     def tool(self) -> Tool:
-        """The function as a chat completion has it."""
+        """Returns the function in the form of a chat completion."""
         return Tool(type="function", function=self)
 
 
 class NamedFunctionTool(NamedFunction):
-    """The function that is to be called."""
+    """The function that must be called."""
 
     type: Literal["function"]
 
@@ -115,7 +115,7 @@ class Reasoning(Strict):
 
 
 class ResponseRequest(Sampled, Labels):
-    """The fields of a request. Nothing is stored, so a conversation is sent whole."""
+    """The request fields. Nothing is stored, so every request contains the whole conversation."""
 
     input: str | Annotated[Many[Item], Field(min_length=1)]
     instructions: str | None = None
@@ -126,7 +126,7 @@ class ResponseRequest(Sampled, Labels):
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
     parallel_tool_calls: bool | None = None
 
-    # Accepted with the values that change nothing.
+    # Accepted only with the values that change nothing.
     background: Literal[False] | None = None
     truncation: Literal["auto", "disabled"] | None = None  # a conversation that is too long is refused
     text: TextOptions | None = None
@@ -134,7 +134,7 @@ class ResponseRequest(Sampled, Labels):
     top_logprobs: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def chat(self) -> ChatRequest:
-        """The request as one for a chat completion. Raises ApiError for a conversation that is none."""
+        """Returns the request for a chat completion. Raises ApiError if the input is no conversation."""
         form = self.text.format if self.text is not None else None
         turns, choice = self._turns(), self.tool_choice
         if not turns:
@@ -150,7 +150,7 @@ class ResponseRequest(Sampled, Labels):
         )
 
     def _turns(self) -> list[Message]:
-        """The turns of the conversation: an answer's text and its calls, which are items of their own, are one."""
+        """Returns the turns of the conversation; an answer's text and calls, separate items, form one turn."""
         turns = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         if isinstance(self.input, str):
             return [*turns, Message(role="user", content=self.input)]

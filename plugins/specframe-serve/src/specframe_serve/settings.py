@@ -1,4 +1,4 @@
-"""Settings of the server: where it listens, how much it decodes at a time, what it refuses."""
+"""Settings of the server: address, capacity and limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from specframe import InputError
 
 
 def limit(default: Any, metavar: str | None, text: str) -> Any:
-    """A field that is an option of the command, with its help."""
+    """Declares a field that is also an option of the command, with its help."""
     return field(default=default, metadata={"metavar": metavar, "help": text})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """The limits of a server. Raises InputError for one that serves nothing."""
+    """Limits of a server. Raises InputError for limits under which nothing can be served."""
 
     name: str
     """Name of the model that clients send."""
@@ -34,13 +34,13 @@ class ServeSettings:
     prompt_details: bool = limit(False, None, "report the prompt tokens that came from the prefix cache")
     strict_schemas: bool = limit(False, None, "refuse JSON schemas with keywords that would be ignored")
     to_end: bool = False
-    """True if the answer to a conversation that names no number of tokens goes on to the end of the context."""
+    """True if answers without a token limit may continue to the end of the context."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Bearer tokens, one of which clients must send, by the clients' names; each name has a prefix cache to itself."""
+    """Bearer tokens by client name; clients must send one. Every client name has a separate prefix cache."""
     hosts: frozenset[str] | None = None
-    """The names that the Host header may have; None: any."""
+    """Accepted names in the Host header; None: any."""
     origins: tuple[str, ...] = ()
-    """The origins of web pages that may send requests; `*` is any."""
+    """Origins of web pages that may send requests; `*` is any."""
 
     def __post_init__(self) -> None:
         for name in ("slots", "queue", "context", "prefill", "piece", "body", "connections"):

@@ -1,4 +1,4 @@
-"""The fields that make an answer follow a grammar: OpenAI's `response_format`, and vLLM's extensions."""
+"""Fields that make an answer follow a grammar: OpenAI's `response_format`, and vLLM's extensions."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from specframe_serve.errors import ApiError, invalid
 
 CHOSEN = 4096
-"""The most choices of one request."""
+"""Maximum number of choices of one request."""
 LONG = 1 << 18
-"""The most characters of an expression or of a grammar's rules."""
+"""Maximum number of characters of a regular expression or of a grammar's rules."""
 
 LOOSE = {"lenient": True, "coerce_one_of": True}
-"""llguidance's options of a schema whose unknown keywords are ignored."""
+"""llguidance's options for a schema whose unknown keywords are ignored."""
 LOOK = re.compile(r"\(\?<?[=!]")
 
 Schema = dict[str, Any]
 Form = dict[str, Any]
-"""A grammar as a recipe's `sampling.grammar` has it."""
+"""A grammar in the form of a recipe's `sampling.grammar`."""
 Expression = Annotated[str, Field(max_length=LONG)]
 KINDS = {"json": "json", "regex": "regex", "choice": "choice", "grammar": "lark"}
-"""A recipe's names of vLLM's forms."""
+"""The recipe's names of vLLM's forms."""
 Choices = Annotated[list[Annotated[str, Field(max_length=LONG)]], Field(min_length=1, max_length=CHOSEN)]
 
 
 class Strict(BaseModel):
-    """Fields of exactly these names and types."""
+    """A model that accepts exactly the declared fields and types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class JsonSchema(Strict):
-    """The schema of a `response_format`. It is always followed, whether it is called strict or not."""
+    """The schema of a `response_format`. It is always followed, strict or not."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
     description: str | None = None
@@ -51,7 +51,7 @@ class ResponseFormat(Strict):
 
     @property
     def form(self) -> Form | None:
-        """The grammar, if it is one. Raises ApiError for a schema that is missing, or that the type does not take."""
+        """Returns the grammar, if there is one. Raises ApiError for a schema that is missing or does not belong."""
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise _refusal("response_format", "json_schema stands with the type json_schema, and with no other")
         if self.json_schema is not None:
@@ -60,18 +60,18 @@ class ResponseFormat(Strict):
 
 
 class TextFormat(JsonSchema):
-    """`text.format` of the Responses API: the same without a level between."""
+    """`text.format` of the Responses API: the schema's fields without the nested object."""
 
     type: Literal["text", "json_object", "json_schema"]
 
     @property
     def response_format(self) -> ResponseFormat:
-        """The constraint in the form of a chat completion."""
+        """Returns the constraint in the form of a chat completion."""
         return ResponseFormat(type=self.type, json_schema=self if self.type == "json_schema" else None)
 
 
 class StructuredOutputs(Strict):
-    """vLLM's `structured_outputs`, of whose fields one is given."""
+    """vLLM's `structured_outputs`, of which exactly one field is given."""
 
     json_: Schema | Expression | None = Field(default=None, alias="json")
     regex: Expression | None = None
@@ -81,7 +81,7 @@ class StructuredOutputs(Strict):
 
 
 class Structured(Strict):
-    """The fields of a request that name a grammar."""
+    """Request fields that define a grammar."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -93,12 +93,12 @@ class Structured(Strict):
     _loose: bool = PrivateAttr(default=False)
 
     def loosen(self) -> None:
-        """Leaves out of the request's schemas what llguidance does not know."""
+        """Removes from the request's schemas what llguidance does not support."""
         self._loose = True
 
     @property
     def grammar(self) -> tuple[str, Form] | None:
-        """The field that names a grammar, and this; None: there is none. Raises ApiError where several do."""
+        """Returns the field that defines a grammar, and the grammar; None without one. Raises ApiError for several."""
         given = {f"guided_{name}": (kind, getattr(self, f"guided_{name}")) for name, kind in KINDS.items()}
         if (own := self.structured_outputs) is not None:
             fields = own.model_dump(by_alias=True) | {"json_object": {"type": "object"} if own.json_object else None}
@@ -115,11 +115,11 @@ class Structured(Strict):
 
 
 def loosened(schema: Schema) -> Schema:
-    """A schema of which llguidance ignores what it does not know, without patterns that look around."""
+    """Returns a schema whose unknown keywords llguidance ignores, without patterns that use lookaround."""
     own = schema.get("x-guidance")
     try:
         found: Schema = _without_looks(schema)
-    except RecursionError:  # nested too deeply, which the compiler refuses
+    except RecursionError:  # nested too deeply; the compiler will refuse it
         found = schema
     return found | {"x-guidance": LOOSE | own if isinstance(own, dict) else LOOSE}
 
@@ -134,7 +134,7 @@ def _without_looks(value: Any) -> Any:
 
 
 def as_refusal(field: str, form: Mapping[str, Any], reason: str) -> ApiError:
-    """The answer to a grammar that cannot be followed, with the request's own name for it."""
+    """Returns the error for a grammar that cannot be followed, with the request's name of the field."""
     return _refusal(field, reason.removeprefix(f"grammar.{next(iter(form))}: "))
 
 

@@ -1,8 +1,8 @@
-"""Functions that a model may call: how a request declares them, and how calls are read from an answer.
+"""Functions that a model may call: their declaration in a request, and the parsing of calls in an answer.
 
-Two forms are taught by chat templates: tags, `<tool_call>{...}</tool_call>` (Hermes, Qwen; Qwen-Coder has XML between
-them), and a plain JSON object with a name and arguments or a list of calls (Llama, Mistral). A template that shows no
-tools gets the first form in a system message.
+Chat templates teach two forms: tags, `<tool_call>{...}</tool_call>` (Hermes, Qwen; Qwen-Coder has XML between them),
+and a plain JSON object with a name and arguments or a list of calls (Llama, Mistral). For a template without tools, a
+system message describes the first form.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pydantic import AfterValidator, Field
 from specframe_serve.structured import Schema, Strict, loosened
 
 TOOLS = 128
-"""The most functions of one request."""
+"""Maximum number of functions of one request."""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 GUIDED = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
-"""llguidance's options of a schema within a grammar."""
+"""llguidance's options for a schema within a grammar."""
 TAUGHT = f"""You may call functions. To call one, write nothing but a JSON object between tags:
 {OPEN}
 {{"name": "the function's name", "arguments": {{}}}}
 {CLOSE}
 The functions:
 """
-"""The system message for a template that shows no tools; the functions follow, one a line."""
+"""The system message for a template without tools; the functions follow, one per line."""
 XML_CALL = re.compile(rf"\s*<function=([^>\n]+)>(.*?)</function>\s*{CLOSE}", re.DOTALL)
 XML_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|$))", re.DOTALL)
 NAMED_CALL = re.compile(r"(?:\[TOOL_CALLS\])?\s*([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
-"""Mistral's newer form, `name[ARGS]{...}`, whose marks are special tokens and may be missing in a text."""
+"""Mistral's newer form, `name[ARGS]{...}`, whose marks are special tokens and may be missing from a text."""
 DEFINITIONS = ("$defs", "definitions")
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -49,7 +49,7 @@ class Function(Strict):
 
 
 class Tool(Strict):
-    """A tool; functions are the only ones."""
+    """A tool; only functions are supported."""
 
     type: Literal["function"]
     function: Function
@@ -63,7 +63,7 @@ class NamedFunction(Strict):
 
 
 class NamedTool(Strict):
-    """A tool that is to be called."""
+    """A tool that must be called."""
 
     type: Literal["function"]
     function: NamedFunction
@@ -80,7 +80,7 @@ def _parsed(arguments: str | dict[str, Any]) -> dict[str, Any]:
 
 
 Arguments = Annotated[str | dict[str, Any], AfterValidator(_parsed)]
-"""Arguments of a call: a JSON object, in Ollama's API as it is, else as text."""
+"""Arguments of a call: a JSON object, given as such in Ollama's API and as text elsewhere."""
 
 
 class CalledFunction(Strict):
@@ -101,32 +101,32 @@ class ToolCall(Strict):
 
     @property
     def call(self) -> dict[str, Any]:
-        """The call as chat templates take it: its arguments are an object."""
+        """Returns the call in the form of chat templates, with its arguments as an object."""
         found = {"type": "function", "function": {"name": self.function.name, "arguments": self.function.arguments}}
         return found if self.id is None else found | {"id": self.id}
 
 
 @dataclass(frozen=True)
 class ToolForm:
-    """The form in which a target writes its calls."""
+    """The form in which a target writes calls."""
 
     functions: Sequence[Function]
     tagged: bool
-    """True if each call stands between tags."""
+    """True if each call is enclosed in tags."""
     arguments: str
-    """The name of a call's arguments."""
+    """The key of a call's arguments."""
     several: bool
-    """True if an answer may have several calls."""
+    """True if an answer may contain several calls."""
 
     @classmethod
     def of(cls, template: str, functions: Sequence[Function], several: bool) -> ToolForm:
-        """The form that a chat template shows to the model; tags for a template that does not read tools."""
+        """Returns the form that a chat template shows to the model; tags for a template that does not read tools."""
         tagged = OPEN in template or not shows_tools(template)
         plain = "parameters" if re.search(r'[\'"]parameters\\?[\'"]\s*:', template) and not tagged else "arguments"
         return cls(functions, tagged, plain, several)
 
     def rules(self, name: str | None, loose: bool = False) -> str:
-        """The grammar of an answer that calls some function, or that of this name; `loose`: see `loosened`."""
+        """Returns the grammar of an answer that calls any function, or the named one; `loose`: see `loosened`."""
         functions = [function for function in self.functions if name in (None, function.name)]
         calls = " | ".join(f"f{number}" for number in range(len(functions)))
         lines = [f"f{number}: %json {json.dumps(self._schema(each, loose))}" for number, each in enumerate(functions)]
@@ -136,9 +136,9 @@ class ToolForm:
         return "\n".join([f"start: call{more}", f'call: "{OPEN}\\n" ({calls}) "\\n{CLOSE}"', *lines])
 
     def read(self, text: str, ended: bool = True) -> tuple[str, list[dict[str, Any]]]:
-        """The text of an answer, and its calls; what should be a call and is none is text.
+        """Returns the text of an answer, and its calls; malformed calls are text.
 
-        Of an answer that goes on, these are the calls that are whole, and the text that belongs to no call.
+        For an incomplete answer, these are the complete calls, and the text that belongs to no call.
         """
         if not self.tagged:
             if not ended:
@@ -157,7 +157,7 @@ class ToolForm:
         return before + text[place:] if ended else before, found if self.several else found[:1]
 
     def _tagged(self, text: str, place: int) -> tuple[dict[str, Any], int] | None:
-        """The call whose opening tag stands at a place, and where the text after it goes on; None: there is none."""
+        """Returns the call whose opening tag is at `place`, and the place after it; None if there is none."""
         if not text.startswith(OPEN, place):
             return None
         if (xml := XML_CALL.match(text, place + len(OPEN))) is not None:
@@ -170,7 +170,7 @@ class ToolForm:
         return None if call is None else (call, _skip(text, end))
 
     def _typed(self, name: str, xml: str) -> dict[str, Any]:
-        """The arguments of a call in XML: texts where the function takes texts, else JSON."""
+        """Returns the arguments of a call in XML: text if the function's parameter is a text, otherwise JSON."""
         known = next((each.parameters.get("properties") for each in self.functions if each.name == name), None)
         properties = known if isinstance(known, dict) else {}
         found: dict[str, Any] = {}
@@ -181,7 +181,7 @@ class ToolForm:
         return found
 
     def _untagged(self, text: str) -> list[dict[str, Any]] | None:
-        """The calls of a text that has nothing else: objects, a list of them, or a list of calls in Python."""
+        """Returns the calls of a text that has nothing else: objects, a list of them, or a list of calls in Python."""
         found: list[Any] = []
         place = 0
         while place < len(text):
@@ -198,12 +198,12 @@ class ToolForm:
         return None if not calls or None in calls else [call for call in calls if call is not None]
 
     def write(self, call: Mapping[str, Any]) -> str:
-        """The text of a call with a name and arguments."""
+        """Returns the text of a call with a name and arguments."""
         text = json.dumps({"name": call["name"], self.arguments: call["arguments"]}, ensure_ascii=False)
         return f"{OPEN}\n{text}\n{CLOSE}" if self.tagged else text
 
     def _schema(self, function: Function, loose: bool) -> Schema:
-        """The schema of a call; definitions move to where references look for them."""
+        """Returns the schema of a call; definitions are moved to where references look for them."""
         own = dict(function.parameters)
         moved = {name: own.pop(name) for name in DEFINITIONS if name in own}
         schema = {
@@ -217,7 +217,7 @@ class ToolForm:
         return loosened(schema) if loose else schema
 
     def _call(self, found: Any) -> dict[str, Any] | None:
-        """A call in the form of OpenAI's API, without an id; None for what is no call of one of the functions."""
+        """Returns a call in the form of OpenAI's API, without an id; None unless it calls one of the functions."""
         names = {function.name for function in self.functions}
         arguments = found.get(self.arguments) if isinstance(found, dict) else None
         if not isinstance(arguments, dict) or found.get("name") not in names:
@@ -237,9 +237,9 @@ def shows_tools(template: str) -> bool:
 
 
 def written_turns(turns: Sequence[Mapping[str, Any]], template: str, tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The turns of a conversation, in which what the chat template has no place for is written as text.
+    """Returns a conversation's turns with everything that the chat template does not support written as text.
 
-    That is the functions, as a system message, the calls in answers, and the results of calls, as a user's turn.
+    This concerns functions, as a system message; calls in answers; and results of calls, as a user's turn.
     """
     form, calls_shown = ToolForm.of(template, [], several=True), "tool_calls" in template
     shown = [dict(turn) for turn in turns]
@@ -259,7 +259,7 @@ def written_turns(turns: Sequence[Mapping[str, Any]], template: str, tools: Sequ
 
 
 def _joined(content: str | list[Any], added: str | list[Any]) -> str | list[Any]:
-    """A message's content with a further one after it."""
+    """Appends content to a message's content."""
     if isinstance(content, str) and isinstance(added, str):
         return f"{content}\n{added}" if content else added
     both = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in (content, added)]
@@ -267,7 +267,7 @@ def _joined(content: str | list[Any], added: str | list[Any]) -> str | list[Any]
 
 
 def _decode(text: str, place: int) -> tuple[Any, int]:
-    """The JSON value at a place of a text, and where it ends; -1: there is none."""
+    """Returns the JSON value at a place of a text, and its end; -1 if there is none."""
     try:
         return json.JSONDecoder().raw_decode(text, _skip(text, place))
     except (ValueError, RecursionError):
@@ -275,12 +275,12 @@ def _decode(text: str, place: int) -> tuple[Any, int]:
 
 
 def _skip(text: str, place: int, skipped: str = " \t\r\n") -> int:
-    """The place of the next character that is not to be skipped."""
+    """Returns the place of the next character that is not in `skipped`."""
     return len(text) - len(text[place:].lstrip(skipped)) if place >= 0 else place
 
 
 def _python_calls(text: str, key: str) -> list[Any]:
-    """The calls of a list in Python, `[f(a=1), g()]`, as Llama writes it; none of any other text."""
+    """Returns the calls in a Python list, `[f(a=1), g()]`, as Llama writes it; empty for any other text."""
     try:
         tree = ast.parse(text.removeprefix("[TOOL_CALLS]"), mode="eval").body
         calls = [each for each in tree.elts if isinstance(each, ast.Call)] if isinstance(tree, ast.List) else []

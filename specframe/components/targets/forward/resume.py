@@ -1,4 +1,4 @@
-"""Some layers over the nodes of a draft, verification that resumes above them, and replays of committed tokens."""
+"""First layers run over a draft's nodes, verification that resumes above them, and replay of committed tokens."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from specframe.neural.slot_map import SlotMap
 
 @dataclass(frozen=True)
 class Drafted:
-    """The features that the first layers gave for nodes of a draft. Node i's keys and values stand i slots after the
-    root's."""
+    """Features that the first layers computed for a draft's nodes; node i's cache slot is i slots after the root's."""
 
     chosen: LayerChoice
     tree: TokenTree
-    features: Mapping[str, Tensor]  # tap -> [B, N, D]; anything at nodes that they did not run over
-    known: Tensor  # [B, N] bool, the nodes that they did run over
+    features: Mapping[str, Tensor]  # tap -> [B, N, D]; undefined at nodes that these layers did not run over
+    known: Tensor  # [B, N] bool, nodes that these layers ran over
 
     @classmethod
     def put(
         cls, before: Drafted | None, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, features: Mapping[str, Tensor]
     ) -> Drafted:
-        """Adds features [B, F, D] of nodes [B, F] to the known ones, for the tree as it is now."""
+        """Adds features [B, F, D] of nodes [B, F] to the known ones and matches the result to the current tree."""
         batch, count = tree.tokens.shape
         rows = torch.arange(batch, device=nodes.device)[:, None]
         known = torch.zeros(batch, count, dtype=torch.bool, device=nodes.device)
@@ -48,7 +47,7 @@ class Drafted:
         return cls(chosen, tree, made, known)
 
     def places(self, tree: TokenTree) -> Tensor:
-        """The node here of the same path as each node of a tree, [B, N]; -1 where these layers did not run over it."""
+        """Returns, for each node of a tree, the recorded node with the same path, [B, N]; -1 if there is none."""
         batch, count = tree.tokens.shape
         mine = self.tree
         places = torch.full((batch, count), -1, dtype=torch.int64, device=tree.tokens.device)
@@ -66,10 +65,10 @@ class Drafted:
 def score(
     run: Run, taps: frozenset[str], tree: TokenTree, rows: SlotMap, context: int, drafted: Drafted | None
 ) -> tuple[Tensor, Features]:
-    """The logits [B, N, V] and features of a tree's nodes: by all layers, or above those that ran over a draft.
+    """Returns the logits [B, N, V] and features of a tree's nodes, resuming above layers that ran over the draft.
 
-    There, the first layers run over the remaining nodes, the other layers over all. There may be features of more taps
-    than were requested.
+    If a draft was run, its layers run over the remaining nodes and the other layers over all nodes. The result may
+    contain more taps than requested.
     """
     logits, features = _run(run, tree, _asked(tree, rows, context, taps), rows, drafted)
     assert logits is not None
@@ -79,7 +78,7 @@ def score(
 def choose(
     run: HookedForward, taps: frozenset[str], tree: TokenTree, rows: SlotMap, context: int, drafted: Drafted | None
 ) -> tuple[Features, Verdict | None]:
-    """The features without logits, `best` and `last` among them, and the verdict on `best`, where it is known."""
+    """Returns the features with `best` and `last` but without logits, and the verdict on `best` if it is known."""
     greedy = run.inner.greedy
     if greedy is not None and drafted is None and rows.offset is None and not any(map(is_query, taps)):
         return run.between(greedy, tree, rows, taps, context)
@@ -114,13 +113,13 @@ def run_over(
     context: int,
     slots: ChosenSlots | None = None,
 ) -> Features:
-    """The features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
+    """Returns the features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
 
-    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these; `last` and the queries
-    among the taps where the nodes see chosen slots in place of all.
+    These are `last`, the taps of the first `chosen.whole` layers, and the tap of the last of these. If the nodes see
+    chosen slots instead of all, they are `last` and the requested queries.
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
-    positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
+    positions = positions_of(rows, tree, context).clamp(min=0)  # meaningless for a row that has too few tokens
     lower_taps = {f"{kind}.{layer}" for kind in ("layer", "query") for layer in range(chosen.whole)}
     wanted = (taps & lower_taps) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
     visibility: Mask | Listed
@@ -141,10 +140,10 @@ def run_over(
 
 
 def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: SlotMap, context: int) -> Tensor:
-    """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `rows` being those before the first.
+    """Returns the feature `last` [B, W, D] of tokens [B, W] after the chosen layers; `rows` end before the first.
 
-    Their keys and values follow those of all rows, where the next tree is written. The first of them sees the
-    whole model's entries of the tokens before it, each later one also these layers' entries of the tokens between.
+    The keys and values are written after those of all rows, where the next tree will be written. The first token sees
+    the full model's entries of earlier tokens; each later token also sees these layers' entries of the tokens between.
     """
     order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     chain = TokenTree(
@@ -158,7 +157,7 @@ def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: SlotMap, context
 
 
 def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: SlotMap) -> dict[str, Tensor]:
-    """The features [B, N, D] that the first layers give for all nodes of a tree, with their entries in its slots."""
+    """Returns the first layers' features [B, N, D] of all nodes of a tree, and writes their entries into its slots."""
     chosen, places = drafted.chosen, drafted.places(tree)  # [B, N]
     found = places >= 0
     standing = torch.arange(places.shape[1], device=places.device)
@@ -168,7 +167,7 @@ def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Slo
         tap: values.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, values.shape[-1]))
         for tap, values in drafted.features.items()
     }  # [B, N, D] each
-    missing = (~found).any(0).nonzero()[:, 0]  # in some row; those of the others come out as they were
+    missing = (~found).any(0).nonzero()[:, 0]  # missing in some row; rows that have them recompute the same values
     if len(missing):
         nodes = missing.expand(len(places), -1)
         rest = Pass(
@@ -187,8 +186,9 @@ def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Slo
 
 
 def positions_of(rows: SlotMap, tree: TokenTree, context: int) -> Tensor:
-    """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
-    and the session's budget ends before them, but a table of positions must not be left."""
+    """Returns the nodes' positions [B, N], clamped to the context's last one. Scores there are meaningless, and the
+    session's budget ends before them, but a table of positions must not be exceeded.
+    """
     positions = rows.count[:, None]  # [B, 1]
     if tree.tokens.shape[1] > 1:
         positions = positions + tree.depth  # [B, N]

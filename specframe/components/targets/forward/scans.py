@@ -1,8 +1,8 @@
-"""Scans of recurrent layers over texts and trees: Mamba-2's by a mask of ancestors, any other along the trees' paths.
+"""Scans of recurrent layers over texts and trees: Mamba-2 with an ancestor mask, other recurrences along tree paths.
 
-STree (arXiv 2505.14969) writes Mamba-2's recurrence over a tree as one product: with S the sum of dt A from the root to
-a node, L_ij = exp(S_i - S_j) where j is on the way to i, and H0 the state before the root,
-y = (L o C B^T)(dt x) + exp(S) C H0 + D x. Nothing is kept per node but the inputs.
+STree (arXiv 2505.14969) writes Mamba-2's recurrence over a tree as one product. With S the sum of dt A from the root to
+a node, L_ij = exp(S_i - S_j) for j on the path to i, and H0 the state before the root: y = (L o C B^T)(dt x) + exp(S) C
+H0 + D x. Only the inputs are stored per node.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from specframe.neural.recurrent import Ancestry, RecurrentStates
 from specframe.neural.transfer import tensor_on
 
 CHUNK = 64
-"""Positions of a text that are scanned at once."""
+"""Number of text positions that are scanned at once."""
 
 Scan = Callable[[RecurrentStates, int, Mapping[str, Any]], tuple[Tensor, Tensor]]
-"""The recurrence of a kind of layers, given the arguments of transformers' function of it.
+"""The recurrence of a kind of layers, called with the arguments of transformers' function for it.
 
-It returns the outputs [B, T, ..], and the states after a text; of a tree, those before it. A layer's pending tree is
-left in its memory.
+Returns the outputs [B, T, ..] and the states: after a text, or before a tree. A layer's pending tree stays in its
+memory.
 """
 
 
 @dataclass(frozen=True)
 class ScanInputs:
-    """The inputs of Mamba-2's recurrence, in the dtype of its sums."""
+    """Inputs of Mamba-2's recurrence, in the dtype that its sums are computed in."""
 
     x: Tensor  # [B, T, H, P]
-    dt: Tensor  # [B, T, H], the steps; 0 leaves the state as it is
+    dt: Tensor  # [B, T, H], step sizes; 0 leaves the state unchanged
     a: Tensor  # [H]
     b: Tensor  # [B, T, G, S], for groups of heads
     c: Tensor  # [B, T, G, S]
@@ -55,25 +55,25 @@ class ScanInputs:
         return cls(x.to(wide), dt, *(given[name].to(wide) for name in "ABC"))
 
     def part(self, start: int, end: int) -> ScanInputs:
-        """The inputs of some positions."""
+        """Returns the inputs of positions `start` to `end`."""
         x, dt, b, c = (part[:, start:end] for part in (self.x, self.dt, self.b, self.c))
         return ScanInputs(x, dt, self.a, b, c)
 
     def ended(self, lengths: Tensor) -> ScanInputs:
-        """The inputs with steps of nothing after the rows' ends, [B]."""
+        """Returns the inputs with step size 0 after the rows' lengths [B]."""
         inside = torch.arange(self.dt.shape[1], device=lengths.device) < lengths[:, None]  # [B, T]
         return replace(self, dt=self.dt * inside[..., None])
 
     def along(self, paths: Tensor) -> ScanInputs:
-        """The inputs of nodes [B, A]."""
+        """Returns the inputs gathered at nodes [B, A]."""
         rows = torch.arange(len(paths), device=paths.device)[:, None]
         x, dt, b, c = (part[rows, paths] for part in (self.x, self.dt, self.b, self.c))
         return ScanInputs(x, dt, self.a, b, c)
 
 
 def scan_nodes(steps: ScanInputs, sees: Tensor, state: Tensor | None) -> Tensor:
-    """The outputs [B, T, H, P] of nodes that see each other by [B or 1, T, T], after a state [B, H, P, S] or none."""
-    decay = (sees.to(steps.dt.dtype) @ (steps.dt * steps.a)).transpose(1, 2)  # [B, H, T], S of the module's formula
+    """Returns the outputs [B, T, H, P] of nodes with visibility [B or 1, T, T], after a state [B, H, P, S] if given."""
+    decay = (sees.to(steps.dt.dtype) @ (steps.dt * steps.a)).transpose(1, 2)  # [B, H, T], S in the module's formula
     mask = (decay[..., None] - decay[..., None, :]).masked_fill(~sees[:, None], -torch.inf).exp()  # [B, H, T, T], L
     groups = steps.b.shape[2]
     scores = steps.c.transpose(1, 2) @ steps.b.permute(0, 2, 3, 1)  # [B, G, T, T]
@@ -88,7 +88,7 @@ def scan_nodes(steps: ScanInputs, sees: Tensor, state: Tensor | None) -> Tensor:
 
 
 def advance(steps: ScanInputs, state: Tensor | None) -> Tensor:
-    """The state [B, H, P, S] after all steps, which follow each other: exp(S) H0, and what each adds."""
+    """Returns the state [B, H, P, S] after consecutive steps: exp(S) H0 plus the contribution of each step."""
     total = (steps.dt * steps.a).cumsum(1)  # [B, T, H]
     inputs = steps.x * (steps.dt * (total[:, -1:] - total).exp())[..., None]  # [B, T, H, P]
     grouped = inputs.unflatten(2, (steps.b.shape[2], -1))  # [B, T, G, H/G, P]
@@ -97,7 +97,7 @@ def advance(steps: ScanInputs, state: Tensor | None) -> Tensor:
 
 
 class AncestorScan:
-    """Mamba-2's recurrence: over a tree by the mask of its ancestors, over a text in chunks."""
+    """Mamba-2's recurrence: over a tree with an ancestor mask, over a text in chunks."""
 
     def __call__(self, states: RecurrentStates, index: int, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """See `Scan`."""
@@ -120,16 +120,16 @@ class AncestorScan:
 
 
 def _skip(y: Tensor, steps: ScanInputs, given: Mapping[str, Any]) -> Tensor:
-    """Adds D x to outputs [B, T, H, P], in contiguous memory."""
+    """Adds D x to outputs [B, T, H, P]; the result is contiguous."""
     d = given.get("D")
     return (y if d is None else y + d.to(y.dtype)[..., None] * steps.x).contiguous()
 
 
 class PathScan:
-    """Any recurrence by transformers' own function: along the paths to a tree's leaves, and once more for a commit.
+    """Any recurrence by transformers' function: along the paths to a tree's leaves, and once more for a commit.
 
-    Every node's matrices are still computed once. `still` names arguments [B, T, ..] and the values by which a position
-    leaves the state as it is; `initial` names the argument of the state.
+    The layer's matrix products are still computed once per node. `still` names arguments [B, T, ..] and the values with
+    which a position leaves the state unchanged; `initial` names the argument of the state.
     """
 
     def __init__(self, function: Callable[..., Any], still: Mapping[str, float], initial: str) -> None:
@@ -147,13 +147,13 @@ class PathScan:
             lengths = tensor_on(given[next(iter(self._still))].device, states.visibility.lengths)
             return self._run(self._ended(given, shape, lengths), state, small=False)
         rows = torch.arange(shape[0], device=paths.sees.device)[:, None]
-        leaf = paths.sees.sum(1) == 1  # [B, N]: no other node sees it
+        leaf = paths.sees.sum(1) == 1  # [B, N]: seen by no other node
         ends = leaf.int().argsort(dim=1, descending=True, stable=True)[:, : int(leaf.sum(1).max())]  # [B, M]
         routes = paths.nodes_by_depth[rows, ends][..., : int(paths.depth.max()) + 1].flatten(1)  # [B, M A]
         along = self._along(given, shape, routes, ends.shape[1])
         wide = None if state is None else state.repeat_interleave(ends.shape[1], 0)
         y = self._run(along, wide, small=True)[0].unflatten(0, (-1, ends.shape[1]))  # [B, M, A, ..]
-        on = paths.sees[rows, ends].int().argmax(1)  # [B, N], the first path that a node is on
+        on = paths.sees[rows, ends].int().argmax(1)  # [B, N], the first path that contains the node
 
         def after(chosen: Tensor, counts: Tensor) -> Tensor:
             taken = self._along(given, shape, chosen, 1)
@@ -163,7 +163,7 @@ class PathScan:
         return y[rows, on, paths.depth].contiguous(), y.new_zeros(0)
 
     def _run(self, given: Mapping[str, Any], state: Tensor | None, small: bool) -> tuple[Tensor, Tensor]:
-        """Runs transformers' function; in one chunk for short paths, where it can."""
+        """Runs transformers' function; over short paths in a single chunk, if the function supports it."""
         more: dict[str, Any] = {self._initial: state, **self._final}
         if small and "chunk_size" in self._names:
             more["chunk_size"] = given[next(iter(self._still))].shape[1]
@@ -171,7 +171,7 @@ class PathScan:
         return found
 
     def _along(self, given: Mapping[str, Any], shape: Any, nodes: Tensor, paths: int) -> dict[str, Any]:
-        """The arguments with the nodes [B, M A] of M paths in place of positions: [B M, A, ..]."""
+        """Returns the arguments at the nodes [B, M A] of M paths instead of positions: [B M, A, ..]."""
         rows = torch.arange(len(nodes), device=nodes.device)[:, None]
         moved = {
             name: value[rows, nodes].unflatten(1, (paths, -1)).flatten(0, 1)
@@ -181,7 +181,7 @@ class PathScan:
         return {**given, **moved}
 
     def _ended(self, given: Mapping[str, Any], shape: Any, lengths: Tensor) -> dict[str, Any]:
-        """The arguments with positions after the rows' ends that leave the state as it is."""
+        """Returns the arguments with positions after the rows' lengths set to leave the state unchanged."""
         later = torch.arange(shape[1], device=lengths.device) >= lengths[:, None]  # [B, T]
         still = {
             name: given[name].masked_fill(later.view(*later.shape, *[1] * (given[name].dim() - 2)), value)
@@ -194,9 +194,9 @@ class PathScan:
 
 
 def convolve(paths: Ancestry, inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """A causal convolution over trees: each node reads the inputs on its own path, then those before the root.
+    """Returns a causal convolution over trees: each node reads the inputs on its path, then those before the root.
 
-    Inputs are [B, C, width - 1 + N], the window and the tree's, weights [C, width]. Outputs are [B, C, N].
+    Inputs are [B, C, width - 1 + N], the window followed by the tree; weights are [C, width]; outputs are [B, C, N].
     """
     width = weight.shape[-1]
     places = paths.windows(width).flatten(1)  # [B, N width]

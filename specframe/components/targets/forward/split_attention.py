@@ -1,4 +1,4 @@
-"""Split attention of a tree's nodes: to the prefix and to the tree, combined by their log-sum-exps."""
+"""Split attention: tree nodes attend to the prefix and to the tree separately, combined by their log-sum-exps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from specframe.components.targets.forward.attention import attending_by
 from specframe.native.visibility import Tree
 
 LONG = 1024
-"""Shortest prefix, in slots, for which attention is split; after a shorter one that saves nothing."""
+"""Shortest prefix, in slots, for which attention is split; splitting does not pay after a shorter one."""
 BENT = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
-"""Options of attention functions that change what attention computes."""
+"""Options with which an attention function computes something other than softmax attention."""
 
 
 @dataclass(frozen=True)
 class SplitMasks:
-    """The two masks of a pass over trees: of the tree [B, 1, N, N], and of the prefix [B, 1, 1, C], None if all see it.
+    """Masks of a pass over trees: of the tree [B, 1, N, N], and of the prefix [B, 1, 1, C], None if all is visible.
 
-    They are added to attention's logits.
+    They are added to the attention logits.
     """
 
     tree: Tensor
@@ -31,7 +31,7 @@ class SplitMasks:
 
     @classmethod
     def of(cls, visibility: Tree, dtype: torch.dtype) -> SplitMasks:
-        """The masks of a pass in which the nodes of trees see what `visibility` has."""
+        """Makes the masks for trees whose nodes see what `visibility` states."""
         tree = torch.zeros(visibility.sees.shape, dtype=dtype, device=visibility.sees.device)
         tree = tree.masked_fill_(~visibility.sees, -torch.inf)[:, None]
         if visibility.even:
@@ -43,15 +43,15 @@ class SplitMasks:
         )
 
     def whole(self, width: int) -> Tensor:
-        """One mask of both, [B, 1, N, C + N], for keys of C + N slots."""
+        """Returns one combined mask, [B, 1, N, C + N], for keys of C + N slots."""
         count = self.tree.shape[2]
         before = self.tree.new_zeros(1, 1, 1, width - count) if self.prefix is None else self.prefix
         return torch.cat([before.expand(len(self.tree), -1, count, -1), self.tree], 3)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention of queries [B, H, N, D] to keys and values [B, G, C + N, D]: [B, N, H, D].
+        """Returns the attention of queries [B, H, N, D] to keys and values [B, G, C + N, D]: [B, N, H, D].
 
-        The queries that share a head of keys stand in one column, so that no key is copied.
+        Queries that share a key head are stacked in one column, so that no key is copied.
         """
         groups, base = key.shape[1], key.shape[2] - query.shape[2]
         column = query.unflatten(1, (groups, -1))  # [B, G, Q, N, D]
@@ -59,13 +59,13 @@ class SplitMasks:
         folded = column.flatten(2, 3)
         before, one = _part(folded, key[:, :, :base], value[:, :, :base], scale, self.prefix)
         after, two = _part(folded, key[:, :, base:], value[:, :, base:], scale, self.tree.repeat(1, 1, shared, 1))
-        share = torch.sigmoid(one - two)[..., None].to(before.dtype)  # of the prefix, [B, G, Q N, 1]
+        share = torch.sigmoid(one - two)[..., None].to(before.dtype)  # weight of the prefix, [B, G, Q N, 1]
         mixed = torch.lerp(after, before, share)
         return mixed.unflatten(2, (shared, -1)).flatten(1, 2).transpose(1, 2).contiguous()
 
 
 def _part(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Attention to a part of the keys [B, G, M, D], and the logarithm of the sum of its weights [B, G, M]."""
+    """Returns the attention to some keys [B, G, M, D], and the logarithm of the sum of its weights [B, G, M]."""
     found, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, False, attn_mask=mask, scale=scale
     )
@@ -73,7 +73,7 @@ def _part(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor 
 
 
 def split_attention(attentions: Sequence[nn.Module], masks: SplitMasks) -> AbstractContextManager[None]:
-    """Context of split attention in these layers, except for those that compute something else."""
+    """Splits the attention of these layers inside the context; other attention functions are unchanged."""
 
     def attend(
         own: Callable[..., Any],

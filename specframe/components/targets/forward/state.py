@@ -1,4 +1,4 @@
-"""State of a target's session: its rows, the last features, and prompts that are read before their admission."""
+"""State of a target's session: rows, latest features, and prompts read before their admission."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from specframe.neural.slot_map import SlotMap
 from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
-"""Number of positions of each row allocated first; a session of many slots and a long context fills few of them."""
+"""Number of positions allocated for each row at first; a session of many slots and a long context fills few of them."""
 
 
 class State:
-    """The rows of a session, and what a target keeps of them between its calls."""
+    """Rows of a session, and values that a target keeps between calls."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class State:
         device: torch.device,
         widths: Callable[[int], int] | None = None,
     ) -> None:
-        """Begins with no rows, of at most `slots`, and with a memory for the first positions of `room`.
+        """Creates an empty state for at most `slots` rows, with memory for the first positions of `room`.
 
-        Storage is doubled when it is full; with `widths` its sizes are those that it gives.
+        Storage is doubled when it is full; if `widths` is given, it determines the sizes.
         """
         self.cache = memory(layers, min(room, FIRST) if widths is None else 1, slots, widths)
         self.slots = slots
@@ -46,9 +46,9 @@ class State:
         self._begin(device)
 
     def reopen(self, slots: int, room: int, device: torch.device, widths: Callable[[int], int] | None) -> bool:
-        """Begins another session in the same storage; false, and no change, where that one needs other storage.
+        """Starts another session in the same storage; returns False, without a change, if it needs other storage.
 
-        Storage of many slots takes longer to allocate than a short prompt to read.
+        Allocating storage for many slots takes longer than reading a short prompt.
         """
         if widths or (slots, room, device) != (self.slots, self.room, self.rows.count.device):
             return False
@@ -58,20 +58,21 @@ class State:
 
     def _begin(self, device: torch.device) -> None:
         self.rows = SlotMap(self.cache, rooted=False, device=device)
-        self.features: Mapping[str, Tensor] = {}  # of the last forward, without its queries
-        self._queries: Tensor | None = None  # [layers, B, T, heads * size], of the last forward, where they are wanted
-        self.drafted: resume.Drafted | None = None  # the layers that ran over the unfinished draft
+        self.features: Mapping[str, Tensor] = {}  # from the last forward pass, without its queries
+        self._queries: Tensor | None = None  # [layers, B, T, heads * size], from the last forward pass, if requested
+        self.drafted: resume.Drafted | None = None  # layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
-        self._counts: list[int] = []  # tokens of each of them
-        self._offset: Tensor | None = None  # [A], of their positions
-        self.early_tokens: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
-        self._ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
-        self._begun: list[Mapping[str, Tensor]] = []  # of the beginning of a prompt that is being admitted
+        self._counts: list[int] = []  # number of tokens of each new row
+        self._offset: Tensor | None = None  # [A], position offsets of new rows
+        self.early_tokens: list[int] = []  # tokens of a prompt read before its admission, in the last row
+        self._ahead_features: list[Mapping[str, Tensor]] = []  # features of its pieces
+        self._begun: list[Mapping[str, Tensor]] = []  # features of the beginning of a prompt that is being admitted
 
     def place_prompts(self, prompts: Prompts) -> Causal:
-        """The place to read new rows, after the session's, without the tokens that were read ahead.
+        """Places new rows after the session's; the forward pass then skips the tokens that were read ahead.
 
-        What was read of another prompt stays, if its slot does. Raises InputError when slots or positions are used up.
+        Tokens read ahead of another prompt are kept if their slot is still free. Raises InputError when slots or
+        positions are used up.
         """
         row, more, width = len(self.rows.counts), len(prompts.tokens), prompts.tokens.shape[1]
         self._require_slots(more)
@@ -89,7 +90,7 @@ class State:
         return Causal(start, [count - start for count in self._counts])
 
     def _put(self, prefixes: Sequence[KnownPrefix], prompts: Sequence[Sequence[int]], row: int) -> int:
-        """Puts the beginnings of prompts into rows, from `row` on; returns how many tokens each has."""
+        """Copies known prompt prefixes into rows, from `row` on; returns the number of tokens that each has."""
         count = len(prefixes[0].tokens)
         for prefix, prompt in zip(prefixes, prompts, strict=True):
             if not len(prefix.tokens) == count < len(prompt) or list(prefix.tokens) != list(prompt[:count]):
@@ -104,7 +105,7 @@ class State:
         return count
 
     def place_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> list[int]:
-        """The next piece of a prompt to read in the last slot, at first after `prefix`; empty at its end.
+        """Returns the next piece of a prompt for the last slot, starting after `prefix`; empty at the prompt's end.
 
         Raises InputError when slots or positions are used up.
         """
@@ -121,10 +122,10 @@ class State:
         return piece
 
     def read_prompts(self, forward: Forward, prompts: Prompts, taps: Taps, vision: Vision) -> Output:
-        """Reads the prompts of new rows, whole or after what was read ahead.
+        """Reads the prompts of new rows, entirely or after the tokens that were read ahead.
 
-        Returns the logits [A, 1, V] after their last tokens and the features [A, L, D]. Right padding needs no mask:
-        causal attention keeps it from the tokens before it, and later forwards mask or overwrite its slots. Raises
+        Returns the logits [A, 1, V] after the last tokens and the features [A, L, D]. Right padding needs no mask:
+        causal attention hides it from earlier tokens, and later forward passes mask or overwrite its slots. Raises
         InputError for inputs that do not fit the tokens.
         """
         visibility = self.place_prompts(prompts)
@@ -139,20 +140,20 @@ class State:
         return logits, self._whole(features)
 
     def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
-        """Reads a piece of a prompt in the last slot, after what was read ahead; returns its features [1, L, D]."""
+        """Reads a piece of a prompt in the last slot, after the tokens read ahead; returns its features [1, L, D]."""
         tokens = tensor_on(self.rows.count.device, [piece])
         visibility = Causal(len(self.early_tokens), [len(piece)])
         positions = torch.arange(visibility.start, visibility.end, device=tokens.device)[None]
         return forward.run(Pass(tokens, positions, visibility, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
 
     def add_ahead(self, piece: Sequence[int], features: Mapping[str, Tensor]) -> None:
-        """Notes a piece of a prompt that was read ahead."""
+        """Records a piece of a prompt that was read ahead."""
         self.early_tokens += piece
         self._ahead_features.append(features)
         self.cache.guarded = True
 
     def _whole(self, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The features of a whole prompt, given those of its tokens after what was read before."""
+        """Returns the features of a whole prompt: those read ahead, followed by those of its rest."""
         parts = [*self._begun, features]
         if len(parts) == 1:
             return features
@@ -173,7 +174,7 @@ class State:
         self.cache.guarded = False
 
     def _join(self, prompts: Prompts, bonus: Tensor) -> Committed:
-        """Takes the admitted rows in: their prompts shifted by one, the first token [A] after them, and features."""
+        """Adds the admitted rows: prompts shifted by one, the first token [A] after them, and their features."""
         tokens = torch.zeros_like(prompts.tokens)
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
@@ -193,10 +194,10 @@ class State:
         nodes: Tensor,
         slots: ChosenSlots | None,
     ) -> Features:
-        """The features of draft nodes [B, F] when the chosen layers alone run; their outputs are kept for `score`.
+        """Returns the features of draft nodes [B, F] after the chosen layers alone, and keeps the outputs for `score`.
 
-        Where they see chosen slots, are a quantized copy, or leave nothing for a verification to start from, nothing
-        is kept.
+        Nothing is kept if the layers see chosen slots, are a quantized copy, or give no features from which
+        verification could resume.
         """
         features = resume.run_over(run, taps, chosen, tree, nodes, self.rows, context, slots)
         serves = slots is None and chosen.quantize is None and 0 < chosen.whole < chosen.layers
@@ -204,13 +205,13 @@ class State:
         return features
 
     def begin(self, tree: TokenTree) -> resume.Drafted | None:
-        """Makes room for a tree's nodes, and returns the layers that ran over it as a draft. Raises InputError."""
+        """Reserves slots for a tree's nodes; returns the layers that ran over it as a draft. Raises InputError."""
         self.require_nodes(tree.shape[1])
         drafted, self.drafted = self.drafted, None
         return drafted
 
     def require_nodes(self, count: int) -> None:
-        """Makes room for a tree of so many nodes. Raises InputError when positions are used up, or before a commit."""
+        """Reserves slots for `count` nodes. Raises InputError when positions are used up, or before a commit."""
         if self.admitted is not None:
             raise InputError("the admission is not committed yet: call commit before score")
         base = self.rows.base
@@ -221,25 +222,25 @@ class State:
             raise InputError(f"the session's {self.slots} slots are taken; open it with more")
 
     def _require(self, end: int, what: str) -> None:
-        """Makes room for `end` positions. Raises InputError, in the words of `what`, where the session has less."""
+        """Reserves `end` positions. Raises InputError, with `what` as its subject, if the session has fewer."""
         if end > self.room:
             raise InputError(f"{what} do not fit into the session's {self.room} positions; open it with more room")
         self.cache.reserve(end, self.room)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """Commits a verdict on a tree, or on an admission; keeps the entries of the roots and the accepted paths."""
+        """Commits a verdict on a tree or an admission; keeps the entries of the roots and the accepted paths."""
         if self.admitted is not None:
             return self._join(self.admitted, verdict.bonus)
         paths = [[0, *path] for path in verdict.to_host(tree).paths]
         longest = max(map(len, paths))
 
-        def nodes() -> Tensor:  # [B, A], the root where a path is over
+        def nodes() -> Tensor:  # [B, A], the root after a path's end
             return verdict.slots.narrow(1, 0, longest).clamp(min=0)
 
         features = self.features
         if tree.levels:
             features = KeptFeatures(features, paths, nodes)
-            if not self.rows.on_host:  # a compiled pass may write its next features where these are
+            if not self.rows.on_host:  # a compiled pass may write its next features to this memory
                 features = dict(features)
         self.rows.move(paths, nodes)
         committed = Committed.of(verdict, tree, features)
@@ -256,7 +257,7 @@ class State:
 
 
 def _newest_last(queries: Tensor, accepted: Tensor, count: Tensor) -> Tensor:
-    """The queries [layers, B, A, D] of kept nodes [B, A], `count` of a row, of all [layers, B, N, D]; 0 before them."""
+    """Returns the queries [layers, B, A, D] of nodes [B, A], out of [layers, B, N, D]; right-aligned after zeros."""
     places = torch.arange(accepted.shape[1], device=accepted.device) - (accepted.shape[1] - count)[:, None]  # [B, A]
     nodes = accepted.gather(1, places.clamp(min=0))[None, ..., None]
     found = queries.gather(2, nodes.expand(len(queries), -1, -1, queries.shape[3]))

@@ -1,4 +1,4 @@
-"""transformers' own forward pass, over a cache that writes to given slots."""
+"""Forward pass of transformers, with a cache that writes to given slots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from specframe.neural.forward import Features, Output, Pass, agree, gather_each
 from specframe.neural.heads import last_place
 
 KEPT = 64
-"""Largest number of layer choices kept as models of their own; a search tries many more."""
+"""Maximum number of layer choices that are kept as models; a search tries many more."""
 
 
 class TransformersForward:
-    """transformers' own forward pass, over a cache that writes to given slots."""
+    """Forward pass of transformers, with a cache that writes to given slots."""
 
     widths: Callable[[int], int] | None = None
     cache: str | None = None
@@ -34,7 +34,7 @@ class TransformersForward:
     greedy = None
 
     def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, AttentionView], windows: bool) -> None:
-        """Wraps a model. Its layers see by `views` of their own if masks can be given."""
+        """Wraps a model. If it accepts masks, each layer sees what its view in `views` allows."""
         self.model = model
         self.taps = taps
         self.views = views if windows else {}
@@ -42,22 +42,22 @@ class TransformersForward:
         self.head: nn.Module = embedding_and_head(model)[1]
         takes = inspect.signature(model.forward).parameters
         self.trims = "logits_to_keep" in takes
-        """True if the model can leave the LM head out at positions."""
+        """True if the model can skip the LM head at some positions."""
         self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._subsets: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
-        self._splits: bool | None = None  # whether split attention gives the same logits; None: not tried yet
-        self._placed = "position_ids" in takes  # a model without attention has no use for positions
+        self._splits: bool | None = None  # True if split attention gives equal logits; None: not tried yet
+        self._placed = "position_ids" in takes  # a model without attention does not use positions
 
     def follow(self) -> None:
-        """Takes over the model's modules, of which some were replaced."""
+        """Updates references after modules of the model were replaced."""
         _, self.head = embedding_and_head(self.model)
         self._subsets.clear()
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the model, or a model of the chosen layers. See `Forward`.
 
-        Over trees with a long prefix on a CPU attention is split, once one pass has shown that the logits agree.
+        On a CPU, attention of trees after a long prefix is split once one pass has shown that the logits agree.
         """
         if self._splits is False or not self._may_split(asked, memory):
             return self._run_whole(asked, memory)
@@ -87,7 +87,7 @@ class TransformersForward:
         return whole and wide and visibility.sees.is_cpu and len(asking) == self.taps.layers and known
 
     def _run_whole(self, asked: Pass, memory: SlotCache, mask: Tensor | None = None) -> Output:
-        """One forward pass, with a mask of its own or with the one of what its nodes see."""
+        """Runs one forward pass, with the given mask or the one that follows from the nodes' visibility."""
         visibility = asked.visibility
         memory.aim_at(visibility, asked.row)
         options: dict[str, Any] = {
@@ -120,7 +120,7 @@ class TransformersForward:
 
     def _subset(self, chosen: LayerChoice, headless: bool) -> LayerSubset:
         subset = self._subsets.pop((chosen, headless), None) or LayerSubset(self.model, chosen, headless)
-        self._subsets[chosen, headless] = subset  # the latest comes last
+        self._subsets[chosen, headless] = subset  # the most recently used is last
         if len(self._subsets) > KEPT:
             del self._subsets[next(iter(self._subsets))]
         return subset
@@ -134,11 +134,12 @@ class TransformersForward:
         read: Read | None,
         inputs: Mapping[str, Tensor],
     ) -> Teacher:
-        """The answers for texts, tokens and mask [B, L], perhaps ending in drafts, read at once and without a memory.
+        """Computes the answers for texts, tokens and mask [B, L], which may end in drafts, in one pass without a cache.
 
-        `inputs` are read with them, such as images. Their positions are the model's own, which right padding leaves.
+        `inputs`, such as images, are read with the texts; the model then counts positions, which right padding does not
+        change.
 
-        The LM head `read`, which needs the tap `last`, is left out until logits are read, where the model can.
+        If the model allows, the LM head `read`, which needs the tap `last`, runs only when logits are read.
         """
         tokens, mask = texts
         options: dict[str, Any] = {"use_cache": False, **inputs}

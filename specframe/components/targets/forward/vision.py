@@ -15,30 +15,30 @@ from specframe.kernel.types import Prompts
 
 PIXELS = "pixel_values"
 OURS = frozenset({"input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "logits_to_keep"})
-"""Inputs of a forward pass that a target makes itself."""
+"""Inputs of a forward pass that the target supplies itself."""
 TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
-"""Names that configs have for the tokens which stand for parts of an image or a video."""
+"""Names in configs of the tokens that stand for parts of an image or a video."""
 T = TypeVar("T")
 Index = Callable[..., tuple[Tensor, Tensor]]
-"""transformers' `get_rope_index`: positions [3, B, L], and for each row what they run ahead of its tokens, [B, 1]."""
+"""transformers' `get_rope_index`: positions [3, B, L], and their offset to the token count of each row, [B, 1]."""
 
 
 @dataclass(frozen=True)
 class Vision:
-    """The inputs of a model in addition to tokens, the tokens that stand for them, and where they are placed."""
+    """A model's inputs other than tokens, the tokens that stand for them, and their positions."""
 
     kind: str
-    """The model's type."""
+    """The model type."""
     names: frozenset[str]
-    """Names of the inputs that its forward pass takes."""
+    """Names of the inputs that the forward pass accepts."""
     tokens: frozenset[int]
-    """The tokens that stand for parts of an image, one a feature."""
+    """Tokens that stand for parts of an image, one for each feature."""
     index: Index | None
-    """The model's own positions of a text with images; None where they are counted like those of any text."""
+    """The model's function for positions in a text with images; None if positions are counted as in any text."""
 
     @classmethod
     def of(cls, model: Any) -> Vision:
-        """Looks at a model of transformers."""
+        """Reads these properties from a model of transformers."""
         names = frozenset(inspect.signature(model.forward).parameters) - OURS
         found = [getattr(model.config, name, None) for name in TOKENS]
         tokens = frozenset(token for token in found if isinstance(token, int)) if PIXELS in names else frozenset[int]()
@@ -46,17 +46,17 @@ class Vision:
         return cls(model.config.model_type, names, tokens, index)
 
     def require(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raises InputError for inputs that the model does not take."""
+        """Raises InputError for inputs that the model does not accept."""
         if inputs and PIXELS not in self.names:
             raise InputError(f"the target reads texts alone: {self.kind} takes no {PIXELS}, so leave the image out")
         if unknown := sorted(inputs.keys() - self.names):
             raise InputError(f"{self.kind} reads no {unknown[0]} with a prompt")
 
     def place(self, prompts: Prompts) -> tuple[Tensor | None, Tensor | None]:
-        """The positions [.., A, L] of prompts with images, and of each row's next token minus its tokens, [A].
+        """Returns the positions [.., A, L] of prompts with images, and the offset of each row's next position, [A].
 
-        None for both where positions are counted in tokens. They come from the model's function, never from what its
-        last call left on the module.
+        The offset is relative to the number of tokens. Both are None if positions are counted in tokens. They are
+        computed by the model's function, never taken from what its last call left on the module.
         """
         if self.index is None or not prompts.inputs:
             return None, None
@@ -70,7 +70,7 @@ class Vision:
         return places, offset[:, 0]
 
     def look(self, read: Callable[[], T], inputs: Mapping[str, Tensor]) -> T:
-        """Reads texts with inputs. Raises InputError where images do not fit the tokens that stand for them."""
+        """Reads texts with inputs. Raises InputError if images do not fit the tokens that stand for them."""
         return self._try(read) if inputs else read()
 
     def _try(self, call: Callable[[], T]) -> T:

@@ -1,1 +1,1 @@
-"""Ollama's API over the same rows."""
+"""Ollama's API over the same session."""

@@ -1,4 +1,4 @@
-"""The fields of requests to Ollama's API, and the same requests in OpenAI's terms."""
+"""Request fields of Ollama's API, and conversion to OpenAI's terms."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from specframe_serve.structured import Schema, Strict
 from specframe_serve.tools import TOOLS, Tool
 
 LATEST = ":latest"
-"""Tag that Ollama's clients add to a name without one."""
+"""Tag that Ollama's clients append to a name without one."""
 
 
 class OllamaOptions(Sampled):
-    """The field `options`. The recipe holds where one is left out."""
+    """The field `options`. Omitted options follow the recipe."""
 
     num_predict: Literal[-2] | Budget | None = None
     num_ctx: Count | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
 
     # Accepted without effect: they place a model in memory, or belong to a sampler that is off.
-    num_keep: Whole | None = None  # a text that is full ends
+    num_keep: Whole | None = None  # a text ends at the context's end
     numa: bool | None = None
     low_vram: bool | None = None
     use_mlock: bool | None = None
@@ -36,15 +36,15 @@ class OllamaOptions(Sampled):
     main_gpu: Whole | None = None
     num_thread: Whole | None = None
     use_mmap: bool | None = None
-    # Accepted with the values that change nothing.
-    repeat_last_n: Literal[-1, 64] | None = None  # 64 is Ollama's default; the penalty is for all of the text here
+    # Accepted only with the values that change nothing.
+    repeat_last_n: Literal[-1, 64] | None = None  # 64 is Ollama's default; the penalty always covers the whole text
     penalize_newline: Literal[True] | None = None
     typical_p: Annotated[float, Field(ge=1, le=1)] | None = None
     tfs_z: Annotated[float, Field(ge=1, le=1)] | None = None
     mirostat: Annotated[Whole, Field(ge=0, le=0)] | None = None
 
     def generation(self) -> dict[str, Any]:
-        """The settings by OpenAI's and vLLM's names."""
+        """Returns the settings by OpenAI's and vLLM's names."""
         most = None if self.num_predict is None else max(self.num_predict, -1)
         return self.sampled | {"max_tokens": most, "repetition_penalty": self.repeat_penalty}
 
@@ -54,7 +54,7 @@ Images = Many[str]
 
 
 class OllamaMessage(Message):
-    """A turn of a conversation, after its images."""
+    """A turn of a conversation with its images."""
 
     images: Images = Field(default_factory=list)
     thinking: str | None = None
@@ -62,10 +62,10 @@ class OllamaMessage(Message):
 
     @property
     def turn(self) -> dict[str, Any]:
-        """The message in the form of chat templates, images before the text."""
+        """Returns the message in the form of chat templates, images before the text."""
         turn = super().turn | ({"reasoning_content": self.thinking} if self.thinking else {})
         if self.tool_name is not None:
-            turn |= {"tool_name": self.tool_name}  # for a template that reads it; results stand in the order of calls
+            turn |= {"tool_name": self.tool_name}  # for templates that read it; results are in the order of calls
         if not self.images:
             return turn
         text = turn["content"]
@@ -81,22 +81,22 @@ class OllamaRequest(Strict):
     stream: bool = True
     options: OllamaOptions = OllamaOptions()
     think: bool | Literal["low", "medium", "high"] | None = None
-    keep_alive: str | float | None = None  # the model stays loaded
+    keep_alive: str | float | None = None  # the model always stays loaded
     format: Literal["", "json"] | Schema | None = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """The fields that all requests have, by OpenAI's and vLLM's names."""
+        """Returns the fields common to all requests, by OpenAI's and vLLM's names."""
         schema = {"type": "object"} if self.format == "json" else self.format or None
         return self.options.generation() | {"model": self.name, "stream": self.stream, "guided_json": schema}
 
     @property
     def name(self) -> str:
-        """The model's name without the tag that Ollama's clients add to one."""
+        """The model's name without the tag that Ollama's clients append."""
         return self.model.removesuffix(LATEST)
 
     def chat_request(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> ChatRequest:
-        """The request for a chat completion."""
+        """Returns the request for a chat completion."""
         effort = self.think if isinstance(self.think, str) else {None: None, True: "medium", False: "none"}[self.think]
         given = self.given | {"reasoning_effort": effort, "tools": list(tools)}
         return ChatRequest(messages=list(messages), **given)
@@ -109,7 +109,7 @@ class OllamaChat(OllamaRequest):
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
     def request(self) -> ChatRequest | None:
-        """The request in OpenAI's terms; None: it has no question, by which clients have a model loaded."""
+        """Returns the request in OpenAI's terms; None without a question, with which clients load a model."""
         return self.chat_request(self.messages, self.tools) if self.messages else None
 
 
@@ -125,7 +125,7 @@ class OllamaGenerate(OllamaRequest):
     template: Annotated[str, Field(max_length=0)] | None = None
 
     def request(self) -> ChatRequest | CompletionRequest | None:
-        """The request in OpenAI's terms: one question, or a text without a template. Raises ApiError for its images."""
+        """Returns the request in OpenAI's terms: a question, or a text without template. Raises ApiError for images."""
         if not self.prompt:
             return None
         if self.raw:

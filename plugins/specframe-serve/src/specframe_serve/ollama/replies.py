@@ -1,4 +1,4 @@
-"""Answers in the form that Ollama's clients read: one JSON object a line."""
+"""Answers in the form of Ollama's clients: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ NANO = 1_000_000_000
 class OllamaReply(Form):
     """The reply to one request."""
 
-    media_type, waiting = "application/x-ndjson", ""  # lines of JSON have no comments
+    media_type, waiting = "application/x-ndjson", ""  # JSON lines have no comments
 
     def __init__(self, asked: OllamaRequest) -> None:
-        """The reply to a request, a turn of a conversation or a text."""
+        """Creates the reply to a request of either route."""
         super().__init__(asked.model)
         self.chat = isinstance(asked, OllamaChat)
 
     def loaded(self) -> dict[str, Any]:
-        """The reply to a request without a question, by which clients have a model loaded."""
+        """Returns the reply to a request without a question, with which clients load a model."""
         return self._object(AnswerParts(), done=True) | {"done_reason": "load"}
 
     def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object."""
+        """Returns the reply as one object."""
         return self._object(answers.all[0].parts, done=True) | self._figures(answers)
 
     def add(self, answers: Answers, answer: Answer) -> str:
-        """A line of what is new."""
+        """Returns a line with the new part of an answer."""
         parts = answer.unsent()
         return "" if parts == AnswerParts(calls=[]) else _line(self._object(parts, done=False))
 
     def end(self, answers: Answers) -> str:
-        """The last line."""
+        """Returns the last line."""
         return _line(self._object(AnswerParts(), done=True) | self._figures(answers))
 
     def error(self, error: ApiError) -> str:
-        """The line that ends a stream with an error."""
+        """Returns the line that ends a stream with an error."""
         return _line({"error": str(error)})
 
     def _object(self, parts: AnswerParts, done: bool) -> dict[str, Any]:
-        """Parts of an answer; the arguments of calls are objects here."""
+        """Returns parts of an answer as an object; arguments of calls are objects in this API."""
         thought = {"thinking": parts.reasoning} if parts.reasoning else {}
         functions = [call["function"] for call in parts.calls]
         calls = [{"function": each | {"arguments": json.loads(each["arguments"])}} for each in functions]
@@ -57,7 +57,7 @@ class OllamaReply(Form):
         return {"model": self.model, "created_at": now(), **content, "done": done}
 
     def _figures(self, answers: Answers) -> dict[str, Any]:
-        """Counts, and durations in nanoseconds; the prompt's includes its wait in the queue."""
+        """Returns counts, and durations in nanoseconds; the prompt's duration includes its wait in the queue."""
         (answer,) = answers.all
         job, end = answer.job, monotonic()
         first = end if job.first is None else job.first
@@ -73,7 +73,7 @@ class OllamaReply(Form):
 
 
 def now() -> str:
-    """The time in the form of RFC 3339."""
+    """Returns the current time in RFC 3339 format."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 

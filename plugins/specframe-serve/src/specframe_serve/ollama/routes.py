@@ -1,4 +1,4 @@
-"""Ollama's API: its routes, and what clients ask of them before they send a question."""
+"""Routes of Ollama's API, including those that clients call before they send a question."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Ollama:
         self._desk = desk
 
     async def version(self, request: Request) -> Response:
-        """The version of this package."""
+        """Answers with the version of this package."""
         return JSONResponse({"version": version("specframe-serve")})
 
     async def tags(self, request: Request) -> Response:
-        """The one model."""
+        """Answers with the list of models, which has one entry."""
         name = self._desk.settings.name
         model = {"name": name, "model": name, "modified_at": now(), "size": 0, "digest": "", "details": DETAILS}
         return JSONResponse({"models": [model]})
 
     async def show(self, asked: OllamaShow, request: Request) -> Response:
-        """The abilities of the model."""
+        """Answers with the abilities of the model."""
         name = asked.model or asked.name
         self._desk.require_model(name and name.removesuffix(LATEST))
         about = {"general.architecture": "specframe", "specframe.context_length": self._desk.engine.longest}
@@ -40,7 +40,7 @@ class Ollama:
         return JSONResponse({"details": DETAILS, "model_info": about, "capabilities": abilities})
 
     async def answer(self, asked: OllamaChat | OllamaGenerate, request: Request) -> Response:
-        """The reply to a request. Raises ApiError for one that asks for more than there is."""
+        """Returns the reply to a request. Raises ApiError for one that cannot be answered."""
         self._desk.require_model(asked.name)
         longest, form = self._desk.engine.longest, OllamaReply(asked)
         if asked.options.num_ctx is not None and asked.options.num_ctx > longest:

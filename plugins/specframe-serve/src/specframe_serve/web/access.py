@@ -1,4 +1,4 @@
-"""Access control: answers clients that send the key, under a name that is this server's."""
+"""Access control: only clients that send the key, under a known host name, are answered."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from specframe import InputError
 from specframe_serve.errors import ApiError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""The names of this machine to itself."""
+"""Names of the machine for itself."""
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a name or address is this machine's own."""
+    """Returns whether a name or address is this machine's loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -25,16 +25,16 @@ def is_loopback(host: str) -> bool:
 
 
 def hosts_for(host: str, locked: bool) -> frozenset[str] | None:
-    """The names that the Host header may have on a server that listens on `host`, `locked` by a key; None: any.
+    """Returns the accepted Host names of a server that listens on `host`, `locked` by a key; None: any.
 
-    A web page may have its own name point to this machine (DNS rebinding) and would then read answers as its own; the
-    key keeps it out as well, and a server that is reached from elsewhere has names that it does not know.
+    A web page can let its name resolve to this machine (DNS rebinding) and would then read answers as its own. A key
+    also prevents this, and a server that is reached from other machines cannot know all its names.
     """
     return LOOPBACK | {host.lower()} if is_loopback(host) and not locked else None
 
 
 def require_host(headers: Headers, known: Iterable[str] | None) -> None:
-    """Raises ApiError unless the Host header, where there is one, has a known name."""
+    """Raises ApiError if the Host header is present and not a known name."""
     given = headers.get("host")
     if known is None or given is None:
         return
@@ -44,12 +44,12 @@ def require_host(headers: Headers, known: Iterable[str] | None) -> None:
 
 
 def require_key(headers: Headers, keys: Mapping[str, str]) -> str:
-    """The name of the client whose key is the bearer token; "" for that of the server, or where there are no keys.
+    """Returns the name of the client whose key is the bearer token; "" for the server's key, or without keys.
 
     The scheme's case does not matter. Raises ApiError for any other token.
     """
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    sent = given.strip().encode("latin-1")  # as it was on the wire
+    sent = given.strip().encode("latin-1")  # the bytes as sent
     found = [name for name, own in keys.items() if hmac.compare_digest(sent, own.encode())]
     if not keys or (scheme.lower() == "bearer" and found):
         return found[0] if keys else ""
@@ -58,7 +58,7 @@ def require_key(headers: Headers, keys: Mapping[str, str]) -> str:
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """The keys of a file by the names of clients, `NAME KEY` a line. Raises InputError for another file."""
+    """Reads keys by client name from lines `NAME KEY`. Raises InputError for another format."""
     try:
         pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeError) as error:

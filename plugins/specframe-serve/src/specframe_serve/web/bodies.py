@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded while they arrive, bounded JSON, and one sentence for each error."""
+"""Request bodies: limited in size and time, limited JSON, and one sentence per error."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from starlette.requests import ClientDisconnect, Request
 from specframe_serve.errors import ApiError
 
 UPLOAD = 30.0
-"""Seconds that the body of a request may take."""
+"""Seconds in which the body of a request must arrive."""
 FIELDS = 1000
-"""The most fields of one JSON object."""
+"""Maximum number of fields of one JSON object."""
 NAMED = 5
-"""The most unknown fields that a refusal names."""
+"""Maximum number of unknown fields that a refusal names."""
 ECHOED = 80
-"""The most characters of a client's own words that a refusal repeats."""
+"""Maximum number of characters of a client's input that a refusal repeats."""
 BROWSERS = frozenset(["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "cookie"])
-"""Headers, one of which every request of a web page to another site has."""
+"""Headers of which a browser sends at least one with a request of a web page to another site."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 async def read(request: Request, kind: type[Asked], most: int) -> Asked:
-    """The request in a body of at most `most` bytes; it is parsed in another thread.
+    """Parses a request in a body of at most `most` bytes, in another thread.
 
     Raises ApiError for a body that is too large or slow, not declared as JSON, or of another form.
     """
@@ -35,8 +35,8 @@ async def read(request: Request, kind: type[Asked], most: int) -> Asked:
 
 
 async def receive(request: Request, most: int) -> bytes:
-    """The body of a request. Raises ApiError: 413, 408, or 415 where it is not declared as JSON."""
-    # A web page in a browser may send anything but this without asking first. Ollama's clients do not declare it.
+    """Reads the body of a request. Raises ApiError: 413, 408, or 415 if it is not declared as JSON."""
+    # A web page may send any other type without a preflight request. Ollama's clients do not declare JSON.
     declares = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
     if not declares and (not request.url.path.startswith("/api/") or BROWSERS.intersection(request.headers)):
         raise ApiError(415, "the body must be JSON, with Content-Type: application/json")
@@ -58,18 +58,18 @@ async def receive(request: Request, most: int) -> bytes:
 
 
 def too_large(most: int) -> ApiError:
-    """The answer to a body of more than `most` bytes."""
+    """Returns the error for a body of more than `most` bytes."""
     return ApiError(413, f"a request may have {most} bytes")
 
 
 def parse(kind: type[Asked], body: bytes) -> Asked:
-    """The request of a body of JSON, a field that is null being left out.
+    """Parses a JSON body as a request; null fields are omitted.
 
-    Raises ApiError: 400 if it is not JSON, 422 with the wrong fields named.
+    Raises ApiError: 400 if it is not JSON, 422 with the names of wrong fields.
     """
     try:
         data = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
-        if b"\\ud" in body.lower():  # halves of surrogate pairs, which no text has
+        if b"\\ud" in body.lower():  # unpaired surrogates, which no text contains
             json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {cut(str(error))}") from None
@@ -82,7 +82,7 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
 
 
 def cut(text: str) -> str:
-    """A client's words as a refusal may repeat them: few, and in ASCII."""
+    """Shortens a client's input to what a refusal may repeat, in ASCII."""
     shown = text[:ECHOED].encode("ascii", "backslashreplace").decode()
     return shown if len(text) <= ECHOED else f"{shown}..."
 
@@ -103,14 +103,14 @@ def _refusal(error: ValidationError) -> ApiError:
     if unknown:
         listed = ", ".join(unknown[:NAMED]) + (", ..." if len(unknown) > NAMED else "")
         return ApiError(422, f"this server does not know the field {listed}", code="unknown_field", field=unknown[0])
-    # Of a union's members the one that came furthest is meant.
+    # Report the member of a union whose validation came furthest.
     first = max(problems, key=lambda problem: len(problem["loc"]))
     place = _place(first["loc"])
     return ApiError(422, f"{place or 'the body'}: {cut(first['msg'])}", code="invalid_field", field=place)
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
-    """Formats the location of a problem: `messages.0.content`, without pydantic's words for the members of a union."""
+    """Formats the location of a problem: `messages.0.content`, without pydantic's names for members of a union."""
     names = [cut(str(part)) for part in loc if isinstance(part, int) or part.isidentifier()]
     while len(names) > 1 and names[-1] in ("str", "TextPart"):
         names.pop()

@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and how long one may be silent before its request is there."""
+"""Connections: their maximum number, and the time until a request must be complete."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from specframe_serve.web.front import SPARE
 log = logging.getLogger("specframe.serve")
 
 QUIET = 60.0
-"""Seconds between two log lines on refused connections."""
+"""Seconds between two log lines about refused connections."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 SPARES = 128
-"""Connections beyond the limit that may say what they want, as all do for a moment when clients connect anew. One more
-resets the oldest."""
+"""Connections beyond the limit that may still send a request, as many do when clients reconnect. A further one resets
+the oldest.
+"""
 
 
 @dataclass
 class Limits:
-    """The limits of a server's connections."""
+    """Limits of a server's connections."""
 
     most: int
-    """Connections that are open at a time."""
+    """Maximum number of open connections."""
     headers: float = 10.0
-    """Seconds for a request's first line and headers."""
+    """Seconds for the first line and headers of a request."""
     patience: float = 2.0
-    """Seconds for them on a connection beyond the limit."""
+    """The same time for a connection beyond the limit."""
     logged: float = field(default=-QUIET, init=False)
     spares: dict[Connection, None] = field(default_factory=dict, init=False)
-    """Connections beyond the limit, the oldest first."""
+    """Connections beyond the limit, oldest first."""
 
     def report(self) -> None:
-        """Logs that a connection was refused, once in a while."""
+        """Logs that a connection was refused, at most once in `QUIET` seconds."""
         if monotonic() - self.logged >= QUIET:
             self.logged = monotonic()
             log.warning("%d connections are open, as many as --connections allows; more are refused", self.most)
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's, closed where the headers do not come; beyond the limit it has the health alone."""
+    """A uvicorn connection that is closed if headers do not arrive; beyond the limit, only /health is served."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes the connection; beyond the limit in place of the oldest of those, if there are too many."""
+        """Accepts the connection; if too many are beyond the limit, it replaces the oldest of them."""
         spares = self._limits.spares
         if len(self.connections) - len(spares) >= self._limits.most:
             self._limits.report()
@@ -76,7 +77,7 @@ class Connection(H11Protocol):
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Takes data; the deadline holds until a request's headers are complete, and again with the next request."""
+        """Receives data; the deadline applies until a request's headers are complete, and again to the next request."""
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._expect()
@@ -84,7 +85,7 @@ class Connection(H11Protocol):
             self._relax()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection."""
+        """Removes the connection."""
         self._relax()
         self._limits.spares.pop(self, None)
         super().connection_lost(exc)

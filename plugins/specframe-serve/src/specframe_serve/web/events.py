@@ -1,4 +1,4 @@
-"""Replies: an object, or a stream that goes out while answers are being made, with signs of life while nothing does."""
+"""Replies: one object, or a stream of pieces as they are decoded, with keep-alives in between."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ class Form:
     """The form of one reply, in some API."""
 
     media_type = "text/event-stream"
-    """The stream's."""
+    """Content type of the stream."""
     waiting = ": waiting\n\n"
-    """A comment, which clients skip, so that proxies do not take a queued request for a dead one."""
+    """A comment, which clients skip, so that proxies do not close the connection of a queued request."""
 
     def __init__(self, model: str) -> None:
-        """The form of a reply by a model of that name."""
+        """Creates a reply in the name of the model."""
         self.model, self.id, self.created = model, secrets.token_hex(12), int(time())
 
     def whole(self, answers: Answers) -> dict[str, Any]:
-        """The reply as one object, when all answers are done."""
+        """Returns the reply as one object, when all answers are complete."""
         raise NotImplementedError
 
     def begin(self, answers: Answers) -> str:
-        """The beginning of a stream."""
+        """Returns the beginning of a stream."""
         return ""
 
     def add(self, answers: Answers, answer: Answer) -> str:
-        """The part of a stream that an answer's new piece is."""
+        """Returns the part of a stream for an answer's new piece."""
         raise NotImplementedError
 
     def end(self, answers: Answers) -> str:
-        """The end of a stream."""
+        """Returns the end of a stream."""
         raise NotImplementedError
 
     def error(self, error: ApiError) -> str:
-        """The part of a stream that ends it with an error: the status has been sent already."""
+        """Returns the part that ends a stream with an error, since the status has already been sent."""
         return event(error.body)
 
 
 class EventStream(StreamingResponse):
-    """A streamed reply whose rows are given up when it ends, however that happens."""
+    """A streamed reply that cancels its rows when it ends for any reason."""
 
     def __init__(self, answers: Answers, form: Form, headers: Mapping[str, str]) -> None:
-        own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx sends each event at once
+        own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # makes nginx send each event at once
         super().__init__(self._parts(form), media_type=form.media_type, headers=own | dict(headers))
         self._answers = answers
 
@@ -74,6 +74,6 @@ class EventStream(StreamingResponse):
 
 
 def event(data: dict[str, Any], name: str | None = None) -> str:
-    """A server-sent event, with its name where it has one."""
+    """Returns a server-sent event, with a name if one is given."""
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -1,4 +1,4 @@
-"""The outermost layer of the server: refusals before routing, and the ends of connections."""
+"""The outermost layer of the server: refusals before routing, and the end of connections."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from specframe_serve.web.records import HEALTH, RequestRecord
 
 CLOSE = (b"connection", b"close")
 SPARE = "specframe.spare"
-"""Key of the state of a request on a connection beyond the limit."""
+"""Key in a request's state that marks a connection beyond the limit."""
 LITTLE = 1 << 16
-"""Bytes of a body that are read on a connection beyond the limit, so that its client reads the refusal in place of a
-reset."""
+"""Number of bytes of a body that are read on a connection beyond the limit, so that its client reads the refusal
+instead of a reset.
+"""
 
 
 class Front:
-    """Refuses requests under foreign names, of doubtful length and beyond the limit, logs the others, and closes
-    connections whose bodies are not read."""
+    """Refuses requests with unknown host names, ambiguous lengths or beyond the limit, logs the others, and closes
+    connections whose bodies are not read.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
-        """A front for an app; `hosts` are the names that the Host header may have, None: any."""
+        """Creates a front for an app; `hosts` are the accepted names in the Host header, None: any."""
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or passes it on; on a connection beyond the limit, those of probes alone."""
+        """Answers a request or passes it on; on a connection beyond the limit, it passes on only probes."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -50,7 +52,7 @@ class Front:
         async def closing(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                # What is left of a body would be read to its end, or taken for the next request.
+                # The rest of a body would be read to its end, or parsed as the next request.
                 more = [(b"x-request-id", record.id.encode()), *([CLOSE] if pending or spare else [])]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
@@ -72,7 +74,7 @@ class Front:
             app = JSONResponse(error.body, error.status, error.headers)
         try:
             await app(scope, receiving, closing)
-        except asyncio.CancelledError:  # the server ends, and its time to finish has run out
+        except asyncio.CancelledError:  # the server ends, and the time to finish is over
             if record.status is None:
                 ended = shutting_down()
                 await JSONResponse(ended.body, ended.status)(scope, receive, closing)

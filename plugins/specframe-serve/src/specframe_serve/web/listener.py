@@ -1,4 +1,4 @@
-"""The web server around the endpoint: it listens, drains at a signal, and ends."""
+"""The web server around the endpoint: listens, drains at a signal, and ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specframe_serve.web.access import is_loopback
 from specframe_serve.web.connections import Connection, Limits
 
 BACKLOG = 128
-"""Connections that may wait to be accepted."""
+"""Number of connections that may wait to be accepted."""
 KEPT = 30
-"""Seconds that a connection stays open without a request, longer than refused clients wait."""
+"""Seconds that a connection stays open without a request; longer than refused clients wait."""
 FILES = 256
-"""Open files in addition to the connections: weights, libraries, pipes."""
+"""Number of open files in addition to connections: weights, libraries, pipes."""
 GRACE = 5.0
-"""Seconds that clients have to take their last answers, once the time to finish them has run out."""
+"""Seconds for clients to receive their last answers after the time to finish them is over."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises InputError where it cannot."""
+    """Returns a socket that listens on host and port. Raises InputError if it cannot."""
     try:
         if not 0 <= port <= 65535:
             raise OSError("a port is a number from 0 to 65535")
@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def warn_if_open(host: str, settings: ServeSettings) -> None:
-    """Prints a warning for a server that other machines reach without a key."""
+    """Prints a warning for a server without a key that other machines can reach."""
     if not settings.keys and not is_loopback(host):
         warning = f"anyone who reaches {host} can use this server; set SPECFRAME_SERVE_KEY"
         print(f"specframe: warning: {warning}", file=sys.stderr, flush=True)
@@ -49,20 +49,20 @@ def warn_if_open(host: str, settings: ServeSettings) -> None:
 def run(server: Server, listener: socket.socket, greeting: str) -> None:
     """Prints the greeting and serves until SIGTERM or Ctrl-C.
 
-    Requests that are being answered then have the time to drain to be finished; a second signal ends that time.
+    Requests in progress may finish within the drain time; a second signal ends that time.
     """
     allow_files(server.settings.connections + BACKLOG + FILES)
     web = Web(web_config(server), server)
-    for number in (signal.SIGTERM, signal.SIGINT):  # before the greeting, after which signals may come
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the greeting, after which signals may arrive
         signal.signal(number, web.handle_exit)
     print(greeting, flush=True)
     web.run(sockets=[listener])
-    server.engine.give_up()  # where uvicorn ended without draining
-    server.engine.close()  # a thread that computes must not outlive the interpreter
+    server.engine.give_up()  # if uvicorn ended without draining
+    server.engine.close()  # a computing thread must not outlive the interpreter
 
 
 def web_config(server: Server, limits: Limits | None = None) -> uvicorn.Config:
-    """Runs the endpoint with uvicorn, by default within the limits of its settings."""
+    """Returns uvicorn's configuration for the endpoint, by default with the limits of its settings."""
     protocol = partial(Connection, limits=limits or Limits(server.settings.connections))
     return uvicorn.Config(
         server.app,
@@ -77,7 +77,7 @@ def web_config(server: Server, limits: Limits | None = None) -> uvicorn.Config:
 
 
 class Web(uvicorn.Server):
-    """uvicorn, which ends the requests that are not finished in time with an answer rather than an error."""
+    """A uvicorn server that ends late requests with an answer rather than an error."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
@@ -85,13 +85,13 @@ class Web(uvicorn.Server):
         self._hurry = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins to drain; a second signal ends it."""
+        """Starts to drain; a second signal ends draining."""
         if self.should_exit:
             self._hurry = True
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drains, for as long as the settings allow."""
+        """Drains for as long as the settings allow."""
         drained = asyncio.ensure_future(super().shutdown(sockets))
         hurried = asyncio.ensure_future(self._hurried())
         await asyncio.wait({drained, hurried}, timeout=self._server.settings.drain, return_when="FIRST_COMPLETED")
@@ -99,16 +99,16 @@ class Web(uvicorn.Server):
         if not drained.done():
             self._server.engine.give_up()
             await asyncio.wait({drained}, timeout=GRACE)
-            self.force_exit = True  # clients that do not take their answers
+            self.force_exit = True  # some clients do not receive their answers
         await drained
 
     async def _hurried(self) -> None:
-        while not self._hurry:  # set by a signal handler, which wakes no loop
+        while not self._hurry:  # set by a signal handler, which does not wake the event loop
             await asyncio.sleep(0.05)
 
 
 def allow_files(count: int) -> None:
-    """Raises the limit on open files to `count`, or as far as it goes, where there is such a limit."""
+    """Raises the limit on open files to `count`, or as far as permitted, on systems with such a limit."""
     try:
         import resource
     except ImportError:  # Windows

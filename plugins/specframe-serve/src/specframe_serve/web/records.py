@@ -1,4 +1,4 @@
-"""One line of the log for each request, as text or as JSON."""
+"""One log line per request, as text or JSON."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from specframe_serve.answers import Answers
 
 log = logging.getLogger("specframe.serve")
 HEALTH = ("/health", "/metrics")
-"""Paths that probes ask for."""
+"""Paths that probes request."""
 ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""An id that a client may give its request."""
+"""Matches a valid request id given by a client."""
 
 
 @dataclass
 class RequestRecord:
-    """A request, as the log has it."""
+    """The log record of a request."""
 
     id: str
     method: str
     path: str
     status: int | None = None
     answers: Answers | None = None
-    """The answers that are decoded for it; None: there are none."""
+    """The answers decoded for it; None if there are none."""
     started: float = field(default_factory=monotonic)
 
     @classmethod
     def of(cls, scope: Scope, given: str | None) -> RequestRecord:
-        """The record of a request, which it carries from here on; `given` is the id that its client gave it."""
+        """Creates the record of a request and attaches it to the request; `given` is the client's request id."""
         name = given if given is not None and ID.fullmatch(given) else secrets.token_hex(12)
         scope["specframe.record"] = record = cls(name, scope["method"], scope["path"])
         return record
 
     def write(self) -> None:
-        """Logs the request, once it is answered; those of probes, which come every few seconds, at the level debug."""
+        """Logs the request after its reply; probes, which come every few seconds, at level debug."""
         level = logging.DEBUG if self.path in HEALTH else logging.INFO
         if not log.isEnabledFor(level):
             return
@@ -63,10 +63,10 @@ class RequestRecord:
 
 
 class JsonLines(logging.Formatter):
-    """Formats each line of the log as a JSON object."""
+    """Formats each log line as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line: time, level, and the fields of a request or the message."""
+        """Returns the line: time, level, and the fields of a request or the message."""
         fields = getattr(record, "own", None) or {"message": record.getMessage()}
         if record.exc_info:
             fields = fields | {"traceback": self.formatException(record.exc_info)}
@@ -75,7 +75,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str) -> None:
-    """Writes the server's log to standard error, from a level on, as `text` or `json`."""
+    """Sends the server's log to standard error, from a level on, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.handlers = [handler]

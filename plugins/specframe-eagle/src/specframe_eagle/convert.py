@@ -1,4 +1,4 @@
-"""Makes safetensors of a pickled EAGLE checkpoint: `python -m specframe_eagle.convert FOLDER NEW_FOLDER`."""
+"""Conversion of a pickled EAGLE checkpoint to safetensors: `python -m specframe_eagle.convert FOLDER NEW_FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from specframe_eagle.published import PICKLED
 
 
 def convert(folder: Path, out: Path) -> None:
-    """Writes config.json and model.safetensors of `folder`'s checkpoint, names and numbers as they are.
+    """Writes config.json and model.safetensors of `folder`'s checkpoint, with names and values unchanged.
 
-    Only tensors are unpickled, so a file that would run code is refused. Raises WeightsError when a file
-    cannot be read or written.
+    Only tensors are unpickled, so a file that would run code is refused. Raises WeightsError when a file cannot be read
+    or written.
     """
     config = checkpoint.read_config(folder)
     try:
@@ -43,7 +43,7 @@ def convert(folder: Path, out: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command: 0, or 2 after a message on stderr."""
+    """Runs the command; returns 0, or 2 after a message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m specframe_eagle.convert", description=__doc__)
     parser.add_argument("folder", type=Path, help=f"the folder with config.json and {PICKLED}")
     parser.add_argument("out", type=Path, help="where config.json and model.safetensors go")

@@ -1,4 +1,4 @@
-"""Dovetail's fusion: a gate decides, number by number, how much of the feature and how much of the token is read."""
+"""Dovetail's fusion: a gate decides, element by element, how much of the feature and of the token is used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class GatedFusion(nn.Module):
     """Dynamic gating fusion (Zhang et al. 2024, Dovetail, arXiv 2412.18934), in place of one linear map.
 
-    With the embedding e and the feature f of a pair, h1 = W1 f and h2 = SiLU(W2 RMSNorm(e)). The gate
-    z = sigmoid(Wz [h1; h2]) mixes both: z h1 + (1 - z) h2. The place of the norm is that of the authors' code, in which
-    no map has a bias, and all begin with Xavier's uniform weights. It has 4 H H + H weights, the linear map 2 H H.
+    For the embedding e and the feature f of a pair, h1 = W1 f and h2 = SiLU(W2 RMSNorm(e)). The gate z = sigmoid(Wz
+    [h1; h2]) mixes both: z h1 + (1 - z) h2. As in the authors' code, the norm is applied to e, the maps have no bias,
+    and their initial weights are Xavier's uniform ones. The fusion has 4 H H + H weights, the linear map 2 H H.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -31,7 +31,7 @@ class GatedFusion(nn.Module):
             nn.init.xavier_uniform_(part.weight)
 
     def forward(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs, [.., 2H] -> [.., H]; embedding first."""
+        """Returns the layer's inputs, [.., 2H] -> [.., H]; the embedding is the first half of a pair."""
         embedding, feature = pairs.chunk(2, -1)
         h1, h2 = self.feature(feature), silu(self.token(self.norm(embedding)))
         z = torch.sigmoid(self.gate(torch.cat([h1, h2], -1)))

@@ -44,29 +44,30 @@ log = logging.getLogger(__name__)
 class Eagle3(NeuralDrafter[Wide]):
     """The drafter of Li et al. 2025 (EAGLE-3), with the switches of EAGLE-3.1 and of the engines that serve it.
 
-    The outputs of three of the target's layers are fused into a state; a decoder layer makes the next state of it and
-    of the next token, and its norm goes to an LM head. States are the drafter's own: no feature of the target is
-    imitated, so training is by tokens alone, unrolled as in drafting (rollout `training-time-test`).
+    The outputs of three target layers are fused into a state. A decoder layer computes the next state from the state
+    and the next token, and the normed state goes to an LM head. States do not imitate features of the target, so
+    training uses tokens alone and is unrolled as in drafting (rollout `training-time-test`).
 
-    The LM head starts as the rows of `head` and is trained with the rest. With `own_head: false` it is `head` itself,
-    the target's own and frozen, and is not stored. A loaded drafter follows its checkpoint: those of the authors, of
-    SpecForge, vLLM, SGLang and speculators load as they are, once they are safetensors.
+    The LM head is initialised with the rows of `head` and trained with the rest. With `own_head: false` it is `head`
+    itself: the target's, frozen and not stored. A loaded drafter follows its checkpoint; those of the authors, of
+    SpecForge, vLLM, SGLang and speculators load unchanged once they are converted to safetensors.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how states become logits, and over which tokens; none: the target's own head.
-        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one has its own.
+        own_head: whether a new drafter's LM head is a copy to be trained; a loaded one follows its checkpoint.
         layer: the decoder layer of a new drafter; none: qwen3 for a Qwen3 target, llama for others.
-        layers: a new drafter's number of decoder layers; a loaded one has its own.
+        layers: a new drafter's number of decoder layers; a loaded one follows its checkpoint.
         taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
-        fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); a loaded one has its own, here and below.
+        fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); a loaded drafter follows its checkpoint in
+            this and the next switches.
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
-        intermediate_size: inner width of a new drafter's MLP; none: the target's. A loaded one has its own.
-        window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
-            short texts have them; none: all tokens; a loaded one may have its own.
-        sinks: the first tokens of a text that a window leaves visible.
+        intermediate_size: inner width of a new drafter's MLP; none: the target's. A loaded one follows its checkpoint.
+        window: number of newest committed tokens that a draft sees, in addition to the first `sinks`: constant memory,
+            and positions as in short texts; none: all tokens; a loaded drafter may have a window of its own.
+        sinks: the first tokens of a text that stay visible with a window.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
         compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
@@ -74,7 +75,7 @@ class Eagle3(NeuralDrafter[Wide]):
     name = "eagle3"
     forms: tuple[str, ...] = engines3.FORMS
     bare: ClassVar[tuple[str, ...]] = ("norm_before_residual", "norm_output")
-    """The switches that have no tensors, so that a checkpoint of the other setting loads without a complaint."""
+    """Switches without tensors: a checkpoint of the other setting loads without an error."""
 
     def __init__(
         self,
@@ -116,14 +117,14 @@ class Eagle3(NeuralDrafter[Wide]):
         self._layout: Layout3 | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """Returns a copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         self.head = self._source
         drafter = super().untrained(vocab)
         drafter._source, drafter.reads, drafter._layout = drafter.head, None, None
         return drafter
 
     def build(self, target: NeuralTarget) -> Wide:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         config = target.config
         kind: Kind = self.layer or ("qwen3" if config.model_type == "qwen3" else "llama")
         taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
@@ -134,7 +135,7 @@ class Eagle3(NeuralDrafter[Wide]):
         return Wide(self._layout.shape, taps, self.switches, head, support)
 
     def load(self, target: NeuralTarget, weights: str) -> Wide:
-        """The network of a published checkpoint, which may differ from a new one's."""
+        """Loads the network of a published checkpoint, which may differ from a new one's."""
         self._layout = layout = Layout3.read(weights, target.config)
         self.check_layout(layout, weights)
         if self.window is None and layout.window is not None:
@@ -149,14 +150,14 @@ class Eagle3(NeuralDrafter[Wide]):
         return network
 
     def round(self, network: Wide, quantization: Quantization) -> Wide:
-        """A quantized copy of the network, its norms computed by native code, the last as within whole drafts."""
+        """Returns a quantized copy of the network whose norms are native, the last one as in whole native drafts."""
         rounded = round_layers(network, quantization)
         if rounded.native is not None and rounded.layer.packed is not None:
             rounded.norm, rounded.fusion = native_norm(rounded.norm), native_fusion(rounded.fusion)
         return rounded
 
     def check_layout(self, layout: Layout3, weights: str) -> None:
-        """Raises WeightsError where a checkpoint lacks something that the recipe asks for."""
+        """Raises WeightsError if a checkpoint lacks something that the recipe requests."""
         wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
         if missing := [name for name in wanted if not getattr(layout.switches, name)]:
             raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
@@ -172,27 +173,27 @@ class Eagle3(NeuralDrafter[Wide]):
             raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave own_head out")
 
     def bind(self, target: Any) -> None:
-        """Builds the network after the target's own shape, or loads it; see `NeuralDrafter.bind`."""
+        """Builds the network in the target's shape, or loads it; see `NeuralDrafter.bind`."""
         self.head = self._source
         super().bind(target)
         if self.network.lm_head is not None:
-            self.head = None  # its rows were copied, or the checkpoint has others
+            self.head = None  # its rows were copied, or the checkpoint has other rows
 
     def fit(self, teachers: Iterable[Teacher]) -> float:
-        """Starts a new drafter from a linear regression on texts; returns the share that it explains (`fitting3`)."""
-        self.target.request(frozenset({"last"}))  # the regression's target; the drafter itself need not read it
+        """Initialises a new drafter by a linear regression on texts; returns the explained share (`fitting3`)."""
+        self.target.request(frozenset({"last"}))  # the regression predicts it; the drafter may not read it
         return fitting3.fit(self.network, self.target, teachers)
 
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the form that vLLM and SGLang read.
 
-        A new drafter is stored in bfloat16, one that was loaded in the dtype that it came with.
+        A new drafter is stored in bfloat16, a loaded one in its own dtype.
         """
         layout = self.layout
         checkpoint.save(Published3(self.network, layout, self.target), layout.config, folder, layout.dtype)
 
     def alternatives(self) -> dict[str, Self]:
-        """The drafter with each switch that has no tensors the other way, and with all: programs' defaults differ."""
+        """Returns variants with each tensor-free switch reversed, and with all reversed: programs' defaults differ."""
         found = {}
         for count in range(1, len(self.bare) + 1):
             for names in combinations(self.bare, count):
@@ -204,17 +205,20 @@ class Eagle3(NeuralDrafter[Wide]):
 
     @property
     def layout(self) -> Layout3:
-        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
+        """Returns what a checkpoint stores besides the network's values. Raises CompositionError before bind."""
         if self._layout is not None:
             return self._layout
         raise CompositionError(f"drafter {self.name} was used before bind(target)")
 
     def export(self, form: str) -> Export:
-        """The drafter as vLLM, SGLang, speculators or the authors' code reads it. Raises WeightsError if none can."""
+        """Returns the drafter in the form of vLLM, SGLang, speculators or the authors' code.
+
+        Raises WeightsError if the form has no place for it.
+        """
         return engines3.export(form, self.published(), self.layout, self.target, self.support)
 
     def published(self) -> dict[str, Tensor]:
-        """The network's tensors as a new drafter stores them, with the LM head that it reads, without token maps."""
+        """Returns the tensors that a new drafter stores: the network and the LM head it reads, without token maps."""
         found = Published3(self.network, replace(self.layout, names=frozenset()), self.target).state_dict()
         found.pop(D2T, None)
         found.pop(T2D, None)
@@ -224,33 +228,33 @@ class Eagle3(NeuralDrafter[Wide]):
 
     @torch.no_grad()
     def rows(self) -> Tensor:
-        """The rows of its LM head, [v, H]: its own, or those of the target's that it reads."""
+        """Returns the rows of its LM head, [v, H]: its own, or those of the target's that it reads."""
         own = self.network.lm_head
         return self._read_off(self.target) if own is None else own.weight
 
     def _copied(self, target: NeuralTarget) -> tuple[Tensor, Tensor | None]:
-        """The rows of the LM head that a new one starts from, [v, H], and their tokens."""
+        """Returns the initial rows of a new LM head, [v, H], and their tokens."""
         if self._source is not None:
             self._source.bind(target)
         return self._read_off(target), support_of(self._source)
 
     @torch.no_grad()
     def _read_off(self, target: NeuralTarget) -> Tensor:
-        """The weight of the head that was given, or of the target's, by its answers to unit vectors: [v, H]."""
+        """Returns the weight [v, H] of the given head, or of the target's, by applying it to unit vectors."""
         head = target.head if self._source is None else self._source
         units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
         return (head(units) - head(torch.zeros_like(units[:1]))).T
 
 
 class Published3(nn.Module):
-    """A network under the published names, with those optional parts that the layout's file has.
+    """A network under the published names, with the optional parts that the layout's file has.
 
-    A new drafter's layer is called `midlayer`, as the authors call it; vLLM and SGLang know both names. Several are
-    `layers.0` and so on.
+    A new drafter's layer is called `midlayer`, as in the authors' code; vLLM and SGLang accept this and `layers.0`.
+    Several layers are `layers.0` and so on.
     """
 
     numbered: ClassVar[bool] = False
-    """True if a new drafter's only layer is `layers.0`, too."""
+    """True if a new drafter's only layer is called `layers.0`, too."""
 
     def __init__(self, network: Wide, layout: Layout3, target: NeuralTarget) -> None:
         super().__init__()

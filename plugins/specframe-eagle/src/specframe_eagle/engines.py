@@ -1,4 +1,4 @@
-"""EAGLE's drafter in the forms of vLLM, SGLang and its authors' own code.
+"""EAGLE's drafter in the forms of vLLM, SGLang and its authors' code.
 
 A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FORMS = ("vllm", "sglang", "eagle")
 ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", "eagle": "LlamaForCausalLM"}
-"""vLLM puts its own prefix before the name."""
+"""Architecture names; vLLM adds its own prefix."""
 KINDS = ("llama", "mistral")
-"""Targets whose decoder layers equal Llama's, number by number: the readers build those."""
+"""Target types whose decoder layers equal Llama's numerically: the engines build Llama's layer."""
 BIAS = "fc.bias"
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "
@@ -37,9 +37,9 @@ COMMANDS = {
 def export(
     form: str, own: Mapping[str, Tensor], layout: EagleLayout, target: NeuralTarget, support: Tensor | None
 ) -> Export:
-    """A drafter of these tensors, under the published names, and this layout in a form.
+    """Converts a drafter with these tensors, under the published names, and this layout to a form.
 
-    `support` holds the tokens that it drafts. Raises WeightsError, every reason named, where the form has no place for
+    `support` holds the tokens that it drafts. Raises WeightsError, with every reason, if the form has no place for
     something.
     """
     tensors = dict(own)
@@ -63,7 +63,7 @@ def export(
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     fc = tensors["fc.weight"]
     if form == "sglang" and bias is None:
-        tensors[BIAS] = fc.new_zeros(len(fc))  # it always has one, left random by a file without
+        tensors[BIAS] = fc.new_zeros(len(fc))  # the authors' module always has a bias, left random if the file has none
     if form == "vllm":
         tensors.pop(BIAS, None)
     if form == "eagle":

@@ -1,4 +1,4 @@
-"""EAGLE-3's drafter in the forms of vLLM, SGLang, speculators, llama.cpp and its authors' own code.
+"""EAGLE-3's drafter in the forms of vLLM, SGLang, speculators, llama.cpp and its authors' code.
 
 A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMS = ("vllm", "sglang", "speculators", "eagle", "gguf")
 TOKENS = 3
-"""Number of drafted tokens in the commands and configs that are written: the engines' customary value."""
+"""Number of drafted tokens in the commands and configs that are written; the engines' usual value."""
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "
     f'\'{{"method": "eagle3", "model": "FOLDER", "num_speculative_tokens": {TOKENS}}}\'',
@@ -41,9 +41,9 @@ COMMANDS = {
 def export(
     form: str, own: Mapping[str, Tensor], layout: Layout3, target: NeuralTarget, support: Tensor | None
 ) -> Export:
-    """A drafter of these tensors, under the published names with an LM head, and this layout in a form.
+    """Converts a drafter with these tensors, under the published names with an LM head, and this layout to a form.
 
-    `support` holds the tokens that it drafts. Raises WeightsError, every reason named, where the form has no place for
+    `support` holds the tokens that it drafts. Raises WeightsError, with every reason, if the form has no place for
     something.
     """
     if reasons := _reasons(layout, form, target.config.num_hidden_layers):
@@ -69,7 +69,7 @@ def export(
 
 
 def _gguf(own: Mapping[str, Tensor], layout: Layout3, target: NeuralTarget, support: Tensor | None) -> Export:
-    """The drafter as llama.cpp's `eagle3` reads it: three inputs of layers, `d2t` with tokens, not with offsets."""
+    """Returns the drafter in the form of llama.cpp's `eagle3`: three layer inputs, and `d2t` as tokens, not offsets."""
     apart = {"midlayer.hidden_norm.weight": "blk.0.attn_norm_2.weight", "fc.weight": "fc.weight"}
     apart |= {"input_norm.weight": "enc.output_norm.weight"}
     named = {apart[name]: tensor for name, tensor in own.items() if name in apart}
@@ -99,19 +99,19 @@ def _gguf(own: Mapping[str, Tensor], layout: Layout3, target: NeuralTarget, supp
 
 
 def stored(tensor: Tensor, layout: Layout3) -> Tensor:
-    """A tensor as it is stored: integers stay, other numbers are the layout's."""
+    """Returns a tensor in its stored dtype: integers are unchanged, other numbers have the layout's dtype."""
     return tensor.to(layout.dtype) if tensor.is_floating_point() else tensor
 
 
 def token_maps(support: Tensor | None, rows: int, vocab: int) -> dict[str, Tensor]:
-    """The tensors that say which tokens the rows of an LM head stand for: offsets, and a mask of the vocabulary."""
+    """Returns the tensors that map rows of an LM head to tokens: offsets, and a mask of the vocabulary."""
     tokens = torch.arange(vocab) if support is None else support.cpu()
     inside = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
     return {D2T: tokens - torch.arange(rows), T2D: inside}
 
 
 def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
-    """Returns the reasons why a form cannot represent a drafter of a target of `layers` layers."""
+    """Returns the reasons for which a form cannot represent a drafter of a target of `layers` layers."""
     on = [switch.name for switch in fields(Switches) if getattr(layout.switches, switch.name)]
     reasons = ambiguous_taps(layout.taps, layers)
     if (count := layout.shape.num_hidden_layers) > 1:
@@ -147,7 +147,7 @@ def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
 def wrapped(
     layout: Layout3, config: dict[str, Any], target: PretrainedConfig, architecture: str, tokens: int
 ) -> dict[str, Any]:
-    """The config of the speculators package around that of the layers, without the switches."""
+    """Returns speculators' config around that of the layers, without the switches."""
     known = {*layout.shape.to_dict(), "layer_types", "sliding_window"}
     inner = {name: value for name, value in config.items() if name in known}
     inner |= {"architectures": None, "model_type": layout.kind, "num_aux_hidden_states": len(layout.taps)}

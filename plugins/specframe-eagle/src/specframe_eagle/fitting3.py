@@ -1,9 +1,9 @@
-"""EAGLE-3's first weights: a linear regression of the target's next feature, put where the network can hold it.
+"""Initial weights for EAGLE-3: a linear regression of the target's next feature, inserted into the network.
 
-In EAGLE-3 a token reaches the next state through attention alone, so a network with random weights first has to learn
-that a position should look at itself. The regression of feature i + 1 on the taps at i and the embedding of token i + 1
-is found at once. `fc` gets the taps' part. Values and the map after attention get the embeddings' part, as far as
-their rank allows; and queries and keys begin so that an entry attends to itself.
+In EAGLE-3 a token reaches the next state through attention alone, so a network with random weights must first learn
+that a position attends to itself. The regression of feature i + 1 on the taps at i and the embedding of token i + 1 has
+a closed form. `fc` gets the coefficients of the taps. Attention's value and output maps get those of the embeddings, as
+far as their rank allows; queries and keys are initialised so that an entry attends to itself.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from specframe_eagle.wide import Wide
 
 RIDGE = 1e-3
-"""Ridge added to the diagonal of the normal equations, relative to it."""
+"""Ridge added to the diagonal of the normal equations, relative to the diagonal."""
 SAMPLE = 4096
-"""Number of entries that the mean state is taken over."""
+"""Number of entries over which the mean state is computed."""
 FAST = 3 / 8
-"""The share of a head's rotary pairs, the fastest, that separate an entry from its neighbours."""
+"""Share of a head's rotary pairs, the fastest ones, that separate an entry from its neighbours."""
 FOCUS = 22.0
-"""The score that an entry has with itself, before the division by the root of a head's size."""
+"""Attention score of an entry with itself, before the division by the square root of the head size."""
 CAUTION = 0.45
-"""Length of a prediction, relative to a feature: a regression's are shorter, and the norm would make them as long."""
+"""Length of a prediction relative to a feature: regressions shrink, and the norm would restore the full length."""
 
 
 @torch.no_grad()
 def fit(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -> float:
-    """The share of the features that the regression explains, whose solution is in the network then.
+    """Inserts the regression's solution into the network; returns the explained share of the features' variance.
 
-    Raises InputError where the texts hold too little to be fitted to.
+    Raises InputError if the texts are too short to fit.
     """
     size, taps = int(network.layer.config.hidden_size), len(network.spec.taps)
     total = (taps + 1) * size
@@ -79,7 +79,7 @@ def fit(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -> flo
 
 
 def _entries(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The regression's inputs [n, (A + 1) H] and the features that follow [n, H], where these count."""
+    """Yields the regression's inputs [n, (A + 1) H] and the following features [n, H] at positions that count."""
     for teacher in teachers:
         parts = [teacher.features[tap][:, :-1].double() for tap in network.spec.taps]
         if isinstance(network.fusion, TapFusion):
@@ -92,9 +92,9 @@ def _entries(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -
 
 
 def _carry(attention: Any, tokens: Tensor, moments: Tensor) -> None:
-    """Makes the values and output map of attention pass on the embeddings' part [H, H]; `moments` are its squares.
+    """Makes attention's value and output maps apply the embeddings' coefficients [H, H]; `moments` are their squares.
 
-    The low rank of these maps loses the directions that matter least for the embeddings.
+    The low rank of these maps drops the directions that matter least for the embeddings.
     """
     values, out = attention.v_proj.weight, attention.o_proj.weight  # [kv d, 2H], [H, heads d]
     rank, size = len(values), len(tokens)
@@ -113,7 +113,7 @@ def _carry(attention: Any, tokens: Tensor, moments: Tensor) -> None:
 
 
 def _look_at_itself(attention: Any, mean: Tensor) -> None:
-    """Makes queries and keys alike in the fast rotary pairs, by the direction [H] that all normed states share."""
+    """Aligns queries and keys in the fast rotary pairs with the direction [H] that all normed states share."""
     half, length = attention.head_dim // 2, mean.norm()
     fast = max(1, round(FAST * half))
     row = FOCUS**0.5 / length * mean / length
@@ -124,7 +124,7 @@ def _look_at_itself(attention: Any, mean: Tensor) -> None:
 
 
 def _last(fusion: nn.Module) -> nn.Linear:
-    """The linear map of a fusion."""
+    """Returns the linear map of a fusion."""
     found = fusion.fc if isinstance(fusion, TapFusion) else list(fusion.children())[-1]
     assert isinstance(found, nn.Linear)
     return found

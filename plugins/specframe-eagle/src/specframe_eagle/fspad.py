@@ -1,4 +1,4 @@
-"""FSPAD's two changes to EAGLE's network: the token samples the feature, and the output has two halves."""
+"""FSPAD's two changes to EAGLE's network: the token gates the feature, and the output has two halves."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 class FeatureSampler(nn.Module):
     """Feature sampling (Gui et al. 2024, FSPAD): a fusion of tokens and features, in place of one linear map.
 
-    A feature describes every token that may come next, the embedding paired with it the one that came. It maps the pair
-    of embedding e and feature f to x = fc([e; f]), then to x + down(act(gate(e)) * up(norm(x))): in the wide space of a
-    gated MLP the token alone decides which part of the feature passes. The MLP is as wide as the layer's own and has no
-    biases. The abstract gives the idea; the formula is that of the authors' code, as are the names of the weights.
+    A feature describes every token that may come next; the embedding paired with it is that of the token that did come.
+    The pair of embedding e and feature f is mapped to x = fc([e; f]), then to x + down(act(gate(e)) * up(norm(x))): in
+    the wide space of a gated MLP, the token alone determines which part of the feature passes. The MLP has the layer's
+    inner width and no biases. The idea is in the paper's abstract; the formula and the weight names are from the
+    authors' code.
     """
 
     def __init__(self, config: PretrainedConfig, bias: bool) -> None:
@@ -40,7 +41,7 @@ class FeatureSampler(nn.Module):
         self.act = ACT2FN[config.hidden_act]
 
     def forward(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs, [.., 2H] -> [.., H]; embedding first."""
+        """Returns the layer's inputs, [.., 2H] -> [.., H]; the embedding is the first half of a pair."""
         x = self.fc(pairs)
         token = pairs[..., : x.shape[-1]]
         passed = self.act(self.mlp["gate_proj"](token)) * self.mlp["up_proj"](self.post_attention_layernorm(x))
@@ -51,9 +52,9 @@ class FeatureSampler(nn.Module):
 class SplitLayer(DecoderLayer):
     """Decoder layers for partial alignment (Gui et al. 2024, FSPAD): the output is two vectors of the hidden size.
 
-    The last layer's last map is twice as wide, and each half is added to the output of attention:
-    [h; h] + mlp(norm(h)). The first half, the logit feature, goes to the LM head; the second, the regression feature,
-    imitates the target's feature and is read by deeper levels. So neither has to serve both ends.
+    The last layer's last map is twice as wide, and each half is added to the output of attention: [h; h] +
+    mlp(norm(h)). The first half, the logit feature, goes to the LM head. The second, the regression feature, imitates
+    the target's feature and is the input of deeper levels. Neither half has to serve both purposes.
     """
 
     def __init__(self, config: PretrainedConfig, layers: int = 1) -> None:
@@ -76,10 +77,10 @@ class SplitLayer(DecoderLayer):
         cache: Cache | None = None,
         before: Tensor | None = None,
     ) -> Tensor:
-        """The logit features and, after them, the regression features: [B, T, H] -> [B, T, 2H]."""
+        """Returns the logit features followed by the regression features: [B, T, H] -> [B, T, 2H]."""
         return torch.cat(tuple(super().forward(x, positions, mask, cache, before)), -1)
 
 
 def _in_halves(mlp: nn.Module, inputs: object, output: Tensor) -> Tensor:
-    """The halves of an MLP's output, [B, T, 2H] -> [2, B, T, H], in order: a residual adds to both."""
+    """Returns the halves of an MLP's output, [B, T, 2H] -> [2, B, T, H], to both of which the residual is added."""
     return torch.stack(output.chunk(2, -1))

@@ -1,8 +1,8 @@
-"""Contents of an EAGLE-3 checkpoint, in any of the published forms, and the form that is written.
+"""Contents of an EAGLE-3 checkpoint in any of the published forms, and the form that is written.
 
-The form written is the folder that vLLM and SGLang both read. Its tap ids are stored twice: at the top as indices of
-hidden states (vLLM; k, the input of layer k) and in `eagle_config` as indices of layers (SGLang; t = k - 1, meaning the
-output of layer t).
+The written form is a folder that both vLLM and SGLang read. Tap ids are stored twice: at the top level as indices of
+hidden states (vLLM; k, the input of layer k), and in `eagle_config` as indices of layers (SGLang; t = k - 1, the output
+of layer t).
 """
 
 from __future__ import annotations
@@ -27,57 +27,57 @@ ARCHITECTURES: Mapping[str, Kind | None] = {
     "LlamaForCausalLMEagle3": "llama",
     "Eagle3LlamaForCausalLM": "llama",
     "Eagle3Qwen3ForCausalLM": "qwen3",
-    "LlamaForCausalLM": "llama",  # of the authors' own and of many community files
-    "Eagle3DraftModel": None,  # speculators; it is in the layer's config
+    "LlamaForCausalLM": "llama",  # the authors' and many community files
+    "Eagle3DraftModel": None,  # speculators; the type is in the layer's config
     "Eagle3Speculator": None,
 }
-"""The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
+"""Architecture names in published EAGLE-3 checkpoints, and the decoder layer of each."""
 LM_HEAD, D2T, T2D, MASK = "lm_head.weight", "d2t", "t2d", "mask_hidden"
 OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
-"""Other names of a switch in SGLang."""
+"""SGLang's other names of a switch."""
 
 
 @dataclass(frozen=True)
 class Layout3:
-    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files except the values of the network's tensors."""
 
     method: ClassVar[str] = "EAGLE-3"
     algorithm: ClassVar[str] = "eagle3"
     """Name of the method in the package speculators."""
     architectures: ClassVar[Mapping[str, Kind | None]] = ARCHITECTURES
     windowed: ClassVar[bool] = False
-    """True if each of several layers may have a window of its own; otherwise one layer alone has one."""
+    """True if each of several layers may have a window; otherwise only a single layer may have one."""
 
     shape: PretrainedConfig
-    """The config of the decoder layer."""
+    """The decoder layer's config."""
     taps: tuple[int, ...]
-    """The layers of the target that are read, counted from 0: their outputs (t)."""
+    """The target's layers whose outputs are read, counted from 0 (t)."""
     switches: Switches
     dtype: torch.dtype = torch.bfloat16
     support: Tensor | None = None
-    """The draft vocabulary, int64 [v]; None: the target's."""
+    """The draft vocabulary, int64 [v]; None: the target's vocabulary."""
     rows: int | None = None
     """Number of rows of the LM head; None: the target's head is used."""
     window: int | None = None
-    """The newest tokens that its layer sees; None: all."""
+    """Number of newest tokens that its layer sees; None: all."""
     windows: tuple[int | None, ...] = ()
-    """Number of positions that each of several layers sees, its own included, None for all; empty: all see all."""
+    """Number of positions that each of several layers sees, including its own; None: all; empty: all layers see all."""
     names: frozenset[str] = field(default_factory=frozenset)
-    """The stored tensors; none of a new drafter's."""
+    """Names of the stored tensors; empty for a new drafter."""
 
     @property
     def kind(self) -> Kind:
-        """The kind of its decoder layer."""
+        """The type of its decoder layer."""
         return "qwen3" if self.shape.model_type == "qwen3" else "llama"
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config.json that vLLM, SGLang and specframe read alike."""
+        """The config.json that vLLM, SGLang and specframe read."""
         shape = {name: value for name, value in self.shape.to_diff_dict().items() if name in ENGINE or "rope" in name}
         shape |= {name: getattr(self.shape, name) for name in ENGINE if hasattr(self.shape, name)}
         rope = dict(self.shape.rope_parameters or {})
         theta = rope.pop("rope_theta", None)
-        older = {} if theta is None else {"rope_theta": theta}  # engines and older transformers look for these
+        older = {} if theta is None else {"rope_theta": theta}  # engines and older transformers read this field
         if rope.get("rope_type", "default") != "default":
             older["rope_scaling"] = rope
         windows = self.windows or (self.window,)
@@ -101,9 +101,9 @@ class Layout3:
 
     @classmethod
     def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
-        """The layout of a stored drafter.
+        """Reads the layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
+        Raises WeightsError for a checkpoint of another kind or another target, or an ambiguous one.
         """
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
@@ -115,7 +115,7 @@ class Layout3:
                 f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
             )
         if not cls.windowed and _layers(own) == 1:
-            shape.num_hidden_layers = 1  # some configs have the target's
+            shape.num_hidden_layers = 1  # some configs contain the target's number
         wanted = {"hidden_size": target.hidden_size}
         wanted |= {} if checkpoint.akin(shape.vocab_size, target.vocab_size) else {"vocab_size": target.vocab_size}
         problems = [
@@ -147,7 +147,7 @@ class Layout3:
 
     @classmethod
     def check_method(cls, weights: str | Path, stored: Mapping[str, Any], own: Mapping[str, list[int]]) -> None:
-        """Raises WeightsError for a checkpoint of a related method, with the drafter that reads it."""
+        """Raises WeightsError for a checkpoint of a related method; the message names the drafter for it."""
         if MASK in own:
             raise WeightsError(f"the drafter in {weights} is one of P-EAGLE: use the drafter peagle for it")
 
@@ -162,7 +162,7 @@ def _inner(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(stored: Mapping[str, Any], folder: Path, form: type[Layout3]) -> PretrainedConfig:
-    """The config of the layer."""
+    """Returns the config of the decoder layer."""
     names = stored.get("architectures") or []
     known = [name for name in names if name in form.architectures]
     kind = stored.get("speculators_model_type")
@@ -185,12 +185,12 @@ def _shape(stored: Mapping[str, Any], folder: Path, form: type[Layout3]) -> Pret
 
 
 def _layers(own: Collection[str]) -> int:
-    """Number of decoder layers that there are tensors of."""
+    """Returns the number of decoder layers with stored tensors."""
     return len({name.split(".")[1] for name in own if name.startswith("layers.")}) + any("midlayer." in n for n in own)
 
 
 def _taps(stored: Mapping[str, Any], layers: int, folder: Path) -> tuple[int, ...]:
-    """The layers that are read, counted from 0. Raises WeightsError where two statements differ, or none fits."""
+    """Returns the layers that are read, counted from 0. Raises WeightsError if two fields contradict, or none fits."""
     top, nested = stored.get(IDS), (stored.get("eagle_config") or {}).get(IDS)
     if top is not None and nested is not None and [k - 1 for k in top] != list(nested):
         raise WeightsError(
@@ -211,7 +211,7 @@ def _taps(stored: Mapping[str, Any], layers: int, folder: Path) -> tuple[int, ..
 
 
 def _switches(stored: Mapping[str, Any], folder: Path) -> Switches:
-    """The switches, at the top or in `eagle_config`; an absent one is off."""
+    """Returns the switches, from the top level or `eagle_config`; an absent switch is off."""
     nested = stored.get("eagle_config") or {}
     if "speculators_model_type" in stored and "norm_before_residual" not in stored:
         raise WeightsError(
@@ -226,7 +226,7 @@ def _switches(stored: Mapping[str, Any], folder: Path) -> Switches:
 
 
 def _tensors(folder: Path) -> dict[str, list[int]]:
-    """The shapes of the stored tensors. Raises WeightsError where there is no safetensors file."""
+    """Returns the shapes of the stored tensors. Raises WeightsError without a safetensors file."""
     if not checkpoint.has_weights(folder):
         raise WeightsError(
             f"{folder} holds no {checkpoint.WEIGHTS}; if it holds {PICKLED}, convert it once: "
@@ -236,7 +236,7 @@ def _tensors(folder: Path) -> dict[str, list[int]]:
 
 
 def _dtype(folder: Path) -> torch.dtype:
-    """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
+    """Returns the dtype of `fc`; bfloat16 if there is none or it has 8 bits."""
     stored = checkpoint.FileTensors(folder)
     return stored["fc.weight"].dtype if "fc.weight" in stored else torch.bfloat16
 
@@ -244,10 +244,10 @@ def _dtype(folder: Path) -> torch.dtype:
 def _support(
     folder: Path, own: Mapping[str, list[int]], rows: int | None, stored: Mapping[str, Any], sizes: tuple[int, int]
 ) -> Tensor | None:
-    """The draft vocabulary that `d2t` holds as offsets, or the LM head's rows where the target has more tokens.
+    """Returns the draft vocabulary: that of `d2t`'s offsets, or the LM head's first tokens if the target has more.
 
-    `sizes` are those of the vocabulary that it was trained with, and of the target's. Raises WeightsError where the
-    draft vocabulary does not fit the LM head, or the target lacks some of its tokens.
+    `sizes` are those of the vocabulary it was trained with and of the target's. Raises WeightsError if the draft
+    vocabulary does not fit the LM head, or if the target lacks some of its tokens.
     """
     vocab, theirs = sizes
     size = stored.get("draft_vocab_size")

@@ -1,4 +1,4 @@
-"""Trained modules: a map that fuses tokens with features, and decoder layers, one in EAGLE."""
+"""EAGLE's trained modules: a map that fuses tokens with features, and decoder layers (one in EAGLE)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EagleVariant:
     feature_sampling: bool = False
     """FSPAD: the token gates the feature (`FeatureSampler`)."""
     partial_alignment: bool = False
-    """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
+    """FSPAD: logits and features come from two halves of the output (`SplitLayer`)."""
     gated: bool = False
     """Dovetail: a gate mixes token and feature (`GatedFusion`)."""
     layers: int = 1
@@ -41,13 +41,13 @@ class EagleVariant:
 class EagleNetwork(FeatureNetwork):
     """EAGLE's autoregression head (Li et al. 2024, EAGLE), and those of FSPAD and Dovetail.
 
-    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` maps 2H to H. The decoder
-    layer is one of the config's own kind without its input norm, which the published drafters do not have: attention
-    reads the output of `fc`. No norm follows: the output is compared with features that have already passed the
-    target's final norm. Layers above the first are whole ones, norms included.
+    A pair is the embedding of token i + 1 followed by feature i, [.., 2H]; `fc` maps 2H to H. The decoder layer is of
+    the config's type without its input norm, which published drafters do not have: attention reads the output of `fc`.
+    No norm follows the layer, because its output is compared with features that have passed the target's final norm.
+    Layers above the first are complete, norms included.
 
-    Predictions have P numbers: H, or 2H with partial alignment. Their first H go to the LM head, and the last H
-    are the predicted feature.
+    Predictions have P elements: H, or 2H with partial alignment. The first H go to the LM head; the last H are the
+    predicted feature.
     """
 
     def __init__(self, config: PretrainedConfig, variant: EagleVariant) -> None:
@@ -66,18 +66,18 @@ class EagleNetwork(FeatureNetwork):
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which native code may compute a draft as a whole: EAGLE's; None with parts of other papers."""
+        """The modules with which native code can compute a whole draft: EAGLE's; None with parts of other papers."""
         return None if isinstance(self.layer, SplitLayer) else LevelModules(self.layer, fusion=self.fc)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        """Returns the layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; the state is not used."""
         inputs: Tensor = self.fc(pairs)
         return inputs, state
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """The logit features, [.., P] -> [.., H]."""
+        """Returns the logit features, [.., P] -> [.., H]."""
         return outputs[..., : self.layer.config.hidden_size]
 
     def features(self, outputs: Tensor) -> Tensor:
-        """The predicted features, [.., P] -> [.., H]."""
+        """Returns the predicted features, [.., P] -> [.., H]."""
         return outputs[..., -self.layer.config.hidden_size :]

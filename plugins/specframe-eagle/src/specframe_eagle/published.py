@@ -1,4 +1,4 @@
-"""The layout of EAGLE's and FSPAD's published checkpoints, which is also the one that `specframe train` writes."""
+"""The layout of EAGLE's and FSPAD's published checkpoints, which `specframe train` also writes."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ DOWN = "layers.{}.mlp.down_proj.weight"
 PROBES = 64
 """Number of rows of a stored embedding that are compared with the target's."""
 ALIKE = 0.05
-"""Largest relative distance between equal rows: rounding to half precision is far below, another model far above."""
+"""Largest relative distance of equal rows: half-precision rounding is far below it, another model far above."""
 
 
 @dataclass(frozen=True)
 class EagleLayout:
-    """Contents of a checkpoint's files in addition to the values of its tensors."""
+    """Contents of a checkpoint's files except the values of its tensors."""
 
     config: dict[str, Any]
-    """config.json: that of a model of the drafter's layers, with `bias` and perhaps `qkv_bias`."""
+    """config.json: the config of a model with the drafter's layers, with `bias` and possibly `qkv_bias`."""
     variant: EagleVariant
-    """Parts of the network; FSPAD's and Dovetail's fusion show in the tensors, not in config.json."""
+    """Parts of the network; FSPAD's and Dovetail's fusion are recognised by their tensors, not by config.json."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
     """True if the tensors include a copy of the target's embedding, as in the first releases."""
 
     @classmethod
     def of_target(cls, config: PretrainedConfig, variant: EagleVariant) -> EagleLayout:
-        """The layout of a new drafter for a target of this config."""
+        """Creates the layout of a new drafter for a target of this config."""
         shape = config.to_dict()
         for name in ("quantization_config", "torch_dtype", "dtype", "layer_types", "_name_or_path"):
             shape.pop(name, None)
         rope = dict(shape.get("rope_parameters") or {})
-        if "rope_theta" in rope:  # written twice: engines and older transformers look for the names of old
+        if "rope_theta" in rope:  # stored twice, because engines and older transformers read the older names
             shape["rope_theta"] = rope.pop("rope_theta")
             shape |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
         return cls({**shape, "num_hidden_layers": variant.layers, "bias": variant.bias}, variant)
 
     @classmethod
     def read(cls, weights: str, target: NeuralTarget) -> EagleLayout:
-        """The layout of a stored drafter.
+        """Reads the layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind or of a target of another size, every
-        contradiction listed, and for one without safetensors.
+        Raises WeightsError for a checkpoint of another kind or of a target of another size, with every contradiction,
+        and for one without safetensors.
         """
         folder = checkpoint.locate(weights)
         if IDS in (stored := checkpoint.read_config(folder)) or "draft_vocab_size" in stored:
@@ -76,20 +76,20 @@ class EagleLayout:
                 f"{folder} holds no {checkpoint.WEIGHTS}. If the drafter is published as {PICKLED}, convert it once: "
                 "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
             )
-        names = checkpoint.shapes(weights)  # of quantized matrices, too
+        names = checkpoint.shapes(weights)  # includes quantized matrices
         sampling, gated = SAMPLER in names, GATE in names
         fc = SAMPLER if sampling else GATE if gated else "fc.weight"
         rows = names.get(DOWN.format(layers - 1), [0])[0]
         tensors = checkpoint.FileTensors(folder)
         dtype = tensors[fc].dtype if fc in tensors else torch.bfloat16
-        # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.
+        # EAGLE's first releases have a bias without recording it; FSPAD's have one whatever they record.
         bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
         variant = EagleVariant(bias, sampling, rows == 2 * target.config.hidden_size, gated, layers)
         return cls(config, variant, dtype, EMBEDDING in names)
 
     @property
     def shape(self) -> PretrainedConfig:
-        """The config to build the layer from. EAGLE's Qwen2 layers call themselves Llama's with `qkv_bias`."""
+        """Returns the config to build the layer from. EAGLE's Qwen2 layers are labelled Llama's with `qkv_bias`."""
         kind = "qwen2" if self.config.get("qkv_bias") else self.config.get("model_type", "llama")
         stored = {name: value for name, value in self.config.items() if name != "model_type"}
         try:
@@ -110,7 +110,7 @@ class Published(nn.Module):
 
 
 def load(layout: EagleLayout, weights: str, target: NeuralTarget) -> EagleNetwork:
-    """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
+    """Loads the stored network. Raises WeightsError, with all mismatches, if tensors and config do not fit."""
     network = seeded(lambda: EagleNetwork(layout.shape, layout.variant), target)
     size = (layout.config["vocab_size"], target.config.hidden_size)
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
@@ -137,7 +137,7 @@ def check_embedding(stored: Tensor, weights: str, target: NeuralTarget) -> None:
 
 
 def is_embedding_of(target: NeuralTarget, stored: Tensor) -> bool:
-    """Returns whether a stored token embedding [V, H] is the target's, as far as its dtype and both vocabularies go."""
+    """Returns whether a stored token embedding [V, H] is the target's, within its dtype and the shared vocabulary."""
     vocab = target.config.vocab_size
     if not checkpoint.akin(len(stored), vocab):
         return False

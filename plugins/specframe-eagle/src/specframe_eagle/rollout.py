@@ -1,4 +1,4 @@
-"""EAGLE-3's training-time test: the drafter is unrolled in training as it will draft, gradients flowing through."""
+"""EAGLE-3's training-time test: training unrolls the drafter as in drafting, with gradients through all steps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class TrainingTimeTest:
     """The drafter's own states fed back in training, with gradients (Li et al. 2025, EAGLE-3, Section 3.2).
 
     Step 1 reads the target's features: entry i holds (features i, token i + 1), sees the entries up to its own and
-    predicts the law after token i + 1. In step s entry i holds the prediction of step s - 1 there and token i + s; it
-    stands s - 1 positions further on, and sees step 1's entries up to i and, of every later step, entry i alone. A node
-    s - 1 levels below the root sees the same in decoding, so a step's predictions are decoding's, number by number.
+    predicts the law after token i + 1. In step s, entry i holds the prediction of step s - 1 at i and token i + s. Its
+    position is s - 1 higher; it sees step 1's entries up to i and, of every later step, entry i alone. In decoding, a
+    node s - 1 levels below the root sees exactly this, so the predictions of a step equal those of decoding.
 
-    Keys and values of earlier steps are kept, so that a step costs one forward of the text. Steps are levels: the loss
-    `cross-entropy` with `decay: 0.8` weighs them as the authors do.
+    Keys and values of earlier steps are kept, so that a step costs one forward pass over the text. Steps are levels:
+    the loss `cross-entropy` with `decay: 0.8` weights them as the authors do.
 
     Args:
-        steps: how many levels are trained (the authors: 7); 1 is `teacher-forced` without noise.
-        offset: positions that training reaches: all entries but the first few jump by one random number, as far as that
-            (LongSpec's anchor-offset indices); 0: texts stay at their positions.
+        steps: number of levels trained (the authors: 7); 1 is `teacher-forced` without noise.
+        offset: highest position reached in training: all entries but the first few are shifted by one random number
+            (LongSpec's anchor-offset indices); 0: positions are unchanged.
     """
 
     def __init__(self, *, steps: int = 7, offset: int = 0) -> None:
@@ -50,7 +50,7 @@ class TrainingTimeTest:
             raise InputError("texts of one token are too short to train on; raise train.length")
         index = torch.arange(n, device=teacher.tokens.device)
         moved = None
-        if model.module.training and self.offset >= n + self.steps:  # the last step stands steps - 1 positions further
+        if model.module.training and self.offset >= n + self.steps:  # positions of the last step are steps - 1 higher
             moved = anchored_positions(batch, n, self.offset - self.steps + 1, index.device)
         first = index.expand(batch, -1) if moved is None else moved
         cache = DynamicCache()
@@ -74,7 +74,7 @@ class TrainingTimeTest:
 
 
 def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
-    """The drafter itself, if it has one level a forward. Raises CompositionError otherwise."""
+    """Returns the drafter if it predicts one level per forward pass. Raises CompositionError otherwise."""
     if (
         not isinstance(drafter, NeuralDrafter)
         or not isinstance(drafter.network, FeatureNetwork)

@@ -1,4 +1,4 @@
-"""EAGLE-3's network: several taps fused, one decoder layer of twice the input, an LM head over a draft vocabulary."""
+"""EAGLE-3's network: fused taps, a decoder layer of twice the input width, an LM head over a draft vocabulary."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 Kind = Literal["llama", "qwen3"]
 QUIET = 0.1
-"""Factor on the random weights that take no part in a regression (`fitting3`)."""
+"""Factor on the random weights that the regression does not determine (`fitting3`)."""
 KINDS: tuple[Kind, ...] = ("llama", "qwen3")
-"""The decoder layers that published drafters have."""
+"""Types of decoder layers in published drafters."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """The choices that published EAGLE-3 drafters differ in. EAGLE-3 has none of them, EAGLE-3.1 the first two."""
+    """The choices in which published EAGLE-3 drafters differ. EAGLE-3 has none of them, EAGLE-3.1 the first two."""
 
     fc_norm: bool = False
-    """True if each tap passes a norm of its own before `fc`."""
+    """True if each tap passes its own norm before `fc`."""
     norm_output: bool = False
     """True if the state is fed back after the norm that precedes the LM head."""
     norm_before_residual: bool = False
@@ -44,18 +44,18 @@ class Switches:
 
 
 def published_taps(layers: int) -> tuple[int, ...]:
-    """The layers whose outputs a target of `layers` layers provides: an early, a middle and a late one, counted from 0.
+    """Returns the layers of a target of `layers` layers to read: an early, a middle and a late one, counted from 0.
 
-    The published choice is 1, L / 2 - 1 and L - 4; a target of fewer than seven layers has fewer to give.
+    The published choice is 1, L / 2 - 1 and L - 4; a target of fewer than seven layers gives fewer.
     """
     return tuple(sorted({min(max(layer, 0), layers - 1) for layer in (1, layers // 2 - 1, layers - 4)}))
 
 
 class WideLayer(DecoderLayer):
-    """A decoder layer that attends from token and state side by side, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
+    """A decoder layer whose attention reads token and state together, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
 
-    Token and state are normed apart, and queries, keys and values read both; the residual is the state alone. The
-    config has the number of layers: those after the first are ordinary ones.
+    Token and state have separate norms; queries, keys and values read both, and the residual is the state alone. Layers
+    after the first, of which the config has the number, are ordinary.
     """
 
     def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
@@ -64,7 +64,7 @@ class WideLayer(DecoderLayer):
         self.extend(config, config.num_hidden_layers)
 
     def quieten(self) -> None:
-        """Scales down the output of the layers after the first, so that a fitted first layer's states pass through."""
+        """Scales down the output of layers after the first, so that the states of a fitted first layer pass through."""
         for layer in self.layers[1:]:
             parts: Any = layer
             parts.self_attn.o_proj.weight.mul_(QUIET)
@@ -72,7 +72,7 @@ class WideLayer(DecoderLayer):
 
 
 class _Wide(nn.Module):
-    """The layer under the published names: transformers' parts, the attention's inputs twice as wide."""
+    """The layer under the published names: transformers' parts with attention inputs twice as wide."""
 
     def __init__(self, plain: nn.Module, config: Any, norm_before_residual: bool) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Wide(nn.Module):
         self.norm_before_residual = norm_before_residual
 
     def forward(self, x: Tensor, **attention: Any) -> Tensor:
-        """The new states, [B, T, 2H] -> [B, T, H]; `attention` holds the arguments of transformers' layers."""
+        """Returns the new states, [B, T, 2H] -> [B, T, H]; `attention` holds the arguments of transformers' layers."""
         token, state = x.chunk(2, -1)
         normed = self.hidden_norm(state)
         mixed, _ = self.self_attn(hidden_states=torch.cat([self.input_layernorm(token), normed], -1), **attention)
@@ -102,14 +102,14 @@ class _Wide(nn.Module):
 class Wide(FeatureNetwork):
     """EAGLE-3's drafter (Li et al. 2025), and EAGLE-3.1's by its switches.
 
-    The taps' features, side by side, become a state by `fc`. From pairs (embedding of token i + 1, state i) the layer
-    makes the next state, which is fed back as it is; its norm goes to the LM head. No feature is imitated.
+    `fc` maps the concatenated features of the taps to a state. From pairs (embedding of token i + 1, state i) the layer
+    computes the next state, which is fed back unchanged; the normed state goes to the LM head. No feature is imitated.
 
     Args:
-        config: of the layer, as `layer_config` makes it.
+        config: of the layer, as `layer_config` returns it.
         taps: the target's layers that are read, counted from 0.
         switches: the network's optional parts.
-        head: the first rows of an LM head of its own, [v, H]; None: it has none.
+        head: initial rows of its own LM head, [v, H]; None: it has none.
         support: the tokens of these rows, int64 [v]; None: the whole vocabulary.
     """
 
@@ -137,36 +137,36 @@ class Wide(FeatureNetwork):
             self.lm_head.weight = nn.Parameter(head.detach().float().cpu().contiguous())
         self.register_buffer("support", support, persistent=False)
         self.embedding: nn.Embedding | None = None
-        """A token embedding of its own; None: the target's serves."""
+        """Its own token embedding; None: the target's is used."""
 
     def switch(self, switches: Switches) -> None:
-        """Computes with other switches from now on; those that come with tensors must stay as they are."""
+        """Changes the switches; those with tensors must stay as they are."""
         wide: Any = self.layer.layer
         self.switches, wide.norm_before_residual = switches, switches.norm_before_residual
 
     def embedded(self, embed: Embed) -> Embed:
-        """The token embedding that it reads. Its own has the last row for tokens that it does not know."""
+        """Returns the token embedding that it reads. In its own, unknown tokens have the last row."""
         if (own := self.embedding) is None:
             return embed
         return lambda tokens: own(tokens.clamp(max=own.num_embeddings - 1))
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which native code may compute it."""
+        """The modules with which native code can compute it."""
         return LevelModules(self.layer, self.fusion, norm=self.norm, feeds_normed=self.switches.norm_output)
 
     @property
     def width(self) -> int:
-        """Token and state side by side."""
+        """Width of a pair: token and state concatenated."""
         return 2 * int(self.layer.config.hidden_size)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The first state, given the taps' features side by side: [.., A H] -> [.., H]."""
+        """Returns the first state, given the taps' concatenated features: [.., A H] -> [.., H]."""
         fused: Tensor = self.fusion(features)
         return fused
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs, which are the pairs: [B, M, 2H]; there is no state to carry."""
+        """Returns the pairs, [B, M, 2H], which are the layer's inputs; the state is not used."""
         return pairs, state
 
     def hidden(self, outputs: Tensor) -> Tensor:
@@ -175,16 +175,16 @@ class Wide(FeatureNetwork):
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """Returns the states that are fed back, as they are or normed with `norm_output`: [.., H] -> [.., H]."""
+        """Returns the states that are fed back, normed if `norm_output`: [.., H] -> [.., H]."""
         return self.hidden(outputs) if self.switches.norm_output else outputs
 
     def predicted(self, outputs: Tensor) -> Predicted:
-        """The states as predictions, with the LM head of their own, if there is one."""
+        """Returns the states as predictions, with their own LM head, if there is one."""
         return Predicted(self.hidden(outputs), self.features(outputs), self.lm_head)
 
 
 def _fusion(taps: int, size: int, eps: float, switches: Switches) -> nn.Module:
-    """The map of the taps' features to one state, with the norms before it."""
+    """Returns the map from the taps' features to one state, with the norms before it."""
     if switches.fc_norm:
         return TapFusion(taps, size, eps=eps)
     fc = nn.Linear(taps * size, size, bias=False)

@@ -1,1 +1,1 @@
-"""P-EAGLE: EAGLE-3's drafter with mask rows, so that all levels of a draft cost one forward pass."""
+"""P-EAGLE: EAGLE-3's drafter with mask rows, with which one forward pass drafts all levels."""

@@ -1,4 +1,4 @@
-"""P-EAGLE's drafter: all levels of a draft from one forward pass of EAGLE-3's network."""
+"""P-EAGLE's drafter: drafts all levels in one forward pass of EAGLE-3's network."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
     from specframe.plugin import Head, NeuralTarget
 
 APART = 0.9
-"""Largest relative distance of a further trained embedding from the target's; another model's lies at 1.4."""
+"""Largest relative distance of a further trained embedding from the target's; another model's is at 1.4."""
 
 
 class PEagle(Eagle3):
     """The parallel drafter of P-EAGLE (arXiv 2602.01469): EAGLE-3's network with mask rows.
 
-    A forward pass reads the pairs committed since the last one and, after them, a row of mask token and learnt vector
-    for every further level. So all levels cost one pass, and the distribution of a level is the same below every node
-    of the level above. A deeper tree is refused. Training by the rollout `cod` keeps fewer rows the deeper a level is.
+    A forward pass reads the pairs committed since the last one, followed by a row of mask token and learnt vector for
+    every further level. All levels thus cost one pass, and the distribution of a level is equal below all nodes of the
+    level above. A deeper tree is refused. Training by the rollout `cod` keeps fewer rows of deeper levels.
 
-    Taps, fusion and LM head are those of the drafter `eagle3`; the first decoder layer is its, those above are
-    ordinary. Published checkpoints (the authors', vLLM, speculators) load as they are, once they are safetensors. One
-    drafts as many levels as it is asked for: mask rows of all levels are alike.
+    Taps, fusion, LM head and first decoder layer are those of the drafter `eagle3`; higher layers are ordinary ones.
+    Published checkpoints (the authors', vLLM, speculators) load unchanged once they are converted to safetensors, and
+    draft any number of levels, because the mask rows of all levels are equal.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how states become logits, and over which tokens; none: the target's own head.
-        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one has its own.
-        levels: how many tokens a forward pass drafts (published: trained for 8).
-        layers: how many decoder layers a new drafter has (published: 4); a loaded one has its own, here and below.
-        layer: the kind of these layers; none: qwen3 for a Qwen3 target, llama for others.
+        own_head: whether a new drafter's LM head is a copy to be trained; a loaded one follows its checkpoint.
+        levels: number of tokens that a forward pass drafts (published: trained for 8).
+        layers: a new drafter's number of decoder layers (published: 4); a loaded drafter follows its checkpoint in this
+            and the next options.
+        layer: the type of these layers; none: qwen3 for a Qwen3 target, llama for others.
         taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
-        mask_token: the token whose embedding mask rows have; none: the padding token or the last.
-        own_embedding: whether a new drafter's token embedding is its own, a copy to be trained, as published.
+        mask_token: the token whose embedding is the input of mask rows; none: the padding token, or else the last one.
+        own_embedding: whether a new drafter's token embedding is a copy to be trained, as published.
         fc_norm: whether each of a new drafter's taps has a norm.
         norm_before_residual: whether the residual starts at the normed state.
         norm_before_fc: whether all taps together pass one norm.
@@ -97,13 +98,13 @@ class PEagle(Eagle3):
         self.promise = Promise(depth=levels, block=levels)
 
     def untrained(self, vocab: int) -> Self:
-        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """Returns a copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         drafter = super().untrained(vocab)
         drafter.mask_token = None
         return drafter
 
     def build(self, target: NeuralTarget) -> Parallel:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         config = target.config
         kind: Kind = self.layer or ("qwen3" if config.model_type == "qwen3" else "llama")
         taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
@@ -121,7 +122,7 @@ class PEagle(Eagle3):
         return Parallel(layout, self.asked, _row(target, layout.mask), head, table)
 
     def load(self, target: NeuralTarget, weights: str) -> Parallel:
-        """The network of a published checkpoint, which may differ from a new one's."""
+        """Loads the network of a published checkpoint, which may differ from a new one's."""
         layout = ParallelLayout.read(weights, target.config)
         self._layout = layout
         self.check_layout(layout, weights)
@@ -149,31 +150,31 @@ class PEagle(Eagle3):
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the form that vLLM reads.
 
-        A new drafter is stored in bfloat16, one that was loaded in the dtype that it came with.
+        A new drafter is stored in bfloat16, a loaded one in its own dtype.
         """
         layout = self.parallel_layout
         checkpoint.save(PublishedParallel(self.drafting, layout, self.target), layout.config, folder, layout.dtype)
 
     @property
     def parallel_layout(self) -> ParallelLayout:
-        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
+        """Returns what a checkpoint stores besides the network's values. Raises CompositionError before bind."""
         layout = self.layout
         assert isinstance(layout, ParallelLayout)
         return layout
 
     @property
     def drafting(self) -> Parallel:
-        """The network. Raises CompositionError before bind."""
+        """Returns the network. Raises CompositionError before bind."""
         network = self.network
         assert isinstance(network, Parallel)
         return network
 
     def export(self, form: str) -> Export:
-        """The drafter as vLLM or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
+        """Returns the drafter in the form of vLLM or speculators. Raises WeightsError with the reason if it cannot."""
         return engines.export(form, self.published(), self.parallel_layout, self.target, self.support, self.levels)
 
     def published(self) -> dict[str, Tensor]:
-        """The network's tensors as a new drafter stores them, with the LM head that it reads."""
+        """Returns the tensors that a new drafter stores: the network and the LM head it reads."""
         plain = replace(self.parallel_layout, names=frozenset(), mask_shape=())
         found = PublishedParallel(self.drafting, plain, self.target).state_dict()
         if LM_HEAD not in found:
@@ -181,7 +182,7 @@ class PEagle(Eagle3):
         return found
 
     def _mask(self, target: NeuralTarget) -> int:
-        """The mask token: the given one, or one that a text does not need."""
+        """Returns the mask token: the given one, or one that texts do not use."""
         vocab = int(target.config.vocab_size)
         if self.mask_token is not None:
             if not 0 <= self.mask_token < vocab:
@@ -194,7 +195,7 @@ class PEagle(Eagle3):
 
 
 class PublishedParallel(Published3):
-    """A network under the published names, with the mask rows' vector."""
+    """A network under the published names, with the learnt vector of mask rows."""
 
     numbered = True
 
@@ -208,12 +209,12 @@ class PublishedParallel(Published3):
 
 @torch.no_grad()
 def _table(target: NeuralTarget) -> Tensor:
-    """The target's token embedding, [V, H] float32 on the host."""
+    """Returns the target's token embedding, [V, H] float32 on the host."""
     found = target.embed(torch.arange(target.config.vocab_size, device=target.device))
     return found.float().cpu().clone()
 
 
 @torch.no_grad()
 def _row(target: NeuralTarget, token: int) -> Tensor:
-    """The target's embedding of a token, [H]."""
+    """Returns the target's embedding of a token, [H]."""
     return target.embed(torch.tensor([token], device=target.device))[0]

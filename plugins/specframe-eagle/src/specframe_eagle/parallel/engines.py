@@ -1,4 +1,4 @@
-"""P-EAGLE's drafter in the forms of vLLM and speculators. SGLang and the authors of EAGLE-3 have none for it."""
+"""P-EAGLE's drafter in the forms of vLLM and speculators. SGLang and EAGLE-3's authors have no form for it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def export(
     support: Tensor | None,
     levels: int,
 ) -> Export:
-    """A drafter of these tensors, under the published names with an LM head, and this layout in a form.
+    """Converts a drafter with these tensors, under the published names with an LM head, and this layout to a form.
 
-    `support` holds the tokens that it drafts, `levels` of them at a time. Raises WeightsError, every reason named,
-    where the form has no place for something.
+    `support` holds the tokens that it drafts, `levels` at a time. Raises WeightsError, with every reason, if the form
+    has no place for something.
     """
     reasons = ambiguous_taps(layout.taps, target.config.num_hidden_layers)
     if layout.switches.fc_norm:

@@ -1,4 +1,4 @@
-"""Contents of a P-EAGLE checkpoint: those of EAGLE-3, several layers, a mask token, and the mask rows' vector."""
+"""Contents of a P-EAGLE checkpoint: EAGLE-3's, several layers, a mask token, and the learnt vector of mask rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ NAMES = ("mask_token_id", "pard_token", "ptd_token_id")
 
 @dataclass(frozen=True)
 class ParallelLayout(Layout3):
-    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files except the values of the network's tensors."""
 
     method: ClassVar[str] = "P-EAGLE"
     algorithm: ClassVar[str] = "peagle"
     architectures: ClassVar[Mapping[str, Kind | None]] = {
         "PeagleLlamaForCausalLM": "llama",
         "PeagleQwen3ForCausalLM": "qwen3",
-        "LlamaForCausalLMEagle3": "llama",  # of the authors' own, with `ptd_token_id`
+        "LlamaForCausalLMEagle3": "llama",  # the authors', with `ptd_token_id`
         "Eagle3LlamaForCausalLM": "llama",
-        "PEagleDraftModel": None,  # speculators; it is in the layers' config
+        "PEagleDraftModel": None,  # speculators; the type is in the layers' config
         "PEagleSpeculator": None,
     }
     windowed: ClassVar[bool] = True
@@ -38,11 +38,11 @@ class ParallelLayout(Layout3):
     mask: int = 0
     """The token whose embedding marks positions to be predicted."""
     mask_shape: tuple[int, ...] = ()
-    """Stored shape of the mask rows' vector; empty for a new drafter: as [1, 1, A H]."""
+    """Stored shape of the mask rows' vector; empty for a new drafter, which stores [1, 1, A H]."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config.json that vLLM and specframe read alike."""
+        """The config.json that vLLM and specframe read."""
         return {
             **super().config,
             "architectures": ["PeagleQwen3ForCausalLM" if self.kind == "qwen3" else "PeagleLlamaForCausalLM"],
@@ -52,9 +52,9 @@ class ParallelLayout(Layout3):
 
     @classmethod
     def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
-        """The layout of a stored drafter.
+        """Reads the layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
+        Raises WeightsError for a checkpoint of another kind or another target, or an ambiguous one.
         """
         found = super().read(weights, target)
         folder = checkpoint.locate(weights)
@@ -74,7 +74,7 @@ class ParallelLayout(Layout3):
 
     @classmethod
     def check_method(cls, weights: str | Path, stored: Mapping[str, Any], own: Mapping[str, list[int]]) -> None:
-        """Raises WeightsError for a checkpoint without mask rows; one of EAGLE-3 is named, with its drafter."""
+        """Raises WeightsError for a checkpoint without mask rows; for EAGLE-3's, the message names its drafter."""
         names = stored.get("architectures") or []
         if MASK not in own and any(name in ARCHITECTURES for name in names):
             raise WeightsError(

@@ -1,4 +1,4 @@
-"""P-EAGLE's network and its session: EAGLE-3's, several layers deep, asked for all levels at once by mask rows."""
+"""P-EAGLE's network and session: EAGLE-3's with several layers, where mask rows predict all levels at once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ CHUNK = 64
 
 
 class Tower(WideLayer):
-    """EAGLE-3's layer with ordinary ones after it, [B, T, 2H] -> [B, T, H]; each may see a window alone.
+    """EAGLE-3's layer followed by ordinary ones, [B, T, 2H] -> [B, T, H]; each may have a window.
 
-    `windows` are how many positions each layer sees, its own included, None for all; none: every layer sees all.
+    `windows` holds the number of positions that each layer sees, including its own, None for all; if empty, every layer
+    sees all.
     """
 
     def __init__(
@@ -37,9 +38,9 @@ class Tower(WideLayer):
         self._windows = windows or (None,) * config.num_hidden_layers
 
     def along(self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache, places: Tensor) -> Tensor:
-        """The last layer's output; a layer sees what `mask` allows, within its window.
+        """Returns the last layer's output; each layer sees what `mask` allows within its window.
 
-        For these, keys stand at `places` [B or 1, S], and queries at `positions` [B, T].
+        Windows use the keys' positions `places` [B or 1, S] and the queries' `positions` [B, T].
         """
         masks: dict[int | None, Tensor] = dict.fromkeys(self._windows, mask)
         distance = positions[..., None] - places[:, None]  # [B, T, S]
@@ -50,10 +51,7 @@ class Tower(WideLayer):
 
 
 class TextCache(Cache):
-    """The text's keys and values in every layer, with gradients: the first forward leaves them, later ones see them.
-
-    `seen`: how many entries of the text a later forward sees; its own follow them and are forgotten.
-    """
+    """A text's keys and values in every layer, with gradients: written by the first pass, visible to later ones."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -63,7 +61,7 @@ class TextCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """The keys and values that the queries of this forward may see, [B, heads, S, d] each."""
+        """Returns the keys and values that this pass's queries may see, [B, heads, S, d] each."""
         if layer_idx not in self.text:
             self.text[layer_idx] = key_states, value_states
             return key_states, value_states
@@ -74,17 +72,17 @@ class TextCache(Cache):
 class Parallel(Wide):
     """The network of P-EAGLE (arXiv 2602.01469).
 
-    The pair of entry i, token i + 1 and the fused features i, gives the first level below that token. A mask row d
-    levels further down consists of the mask token's embedding and of one learnt vector, `mask_hidden`, in place of
-    features. It stands d positions after its entry, sees the text up to that entry and the mask rows between, and
-    gives level d + 1. So no level depends on the tokens drawn for another.
+    The pair of entry i, token i + 1 and the fused features i, predicts the first level below that token. A mask row d
+    levels further down has the mask token's embedding, and one learnt vector, `mask_hidden`, in place of features. Its
+    position is d after its entry's; it sees the text up to that entry and the mask rows between, and predicts level d +
+    1. No level depends on the tokens drawn for another.
 
     Args:
         layout: its layers, taps and switches.
-        levels: how many levels it is asked for, K.
+        levels: number of predicted levels, K.
         mask: the mask token's embedding, [H].
-        head: the first rows of an LM head of its own, [v, H]; None: it has none.
-        embedding: the first rows of a token embedding of its own, [V, H]; None: the target's serves.
+        head: initial rows of its own LM head, [v, H]; None: it has none.
+        embedding: initial rows of its own token embedding, [V, H]; None: the target's is used.
     """
 
     mask_row: Tensor
@@ -105,26 +103,26 @@ class Parallel(Wide):
 
     @property
     def native(self) -> None:
-        """No modules: it has mask rows."""
+        """None: native code does not support mask rows."""
         return None
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs for the mask rows after pairs, which are all the same: [.., 2H] -> [.., K - 1, 2H]."""
+        """Returns the layer's inputs for the mask rows after pairs, all of them equal: [.., 2H] -> [.., K - 1, 2H]."""
         return self.mask_pair().expand(*pairs.shape[:-1], self.levels - 1, -1)
 
     def mask_pair(self) -> Tensor:
-        """A mask row's input, [2H]."""
+        """Returns a mask row's input, [2H]."""
         row = self.mask_row if self.embedding is None else self.embedding.weight[self.mask_token]
         return torch.cat([row, self.fuse(self.mask_hidden[0, 0])])
 
     def embedded(self, embed: Embed) -> Embed:
-        """The token embedding that it reads: its own, if it has one."""
+        """Returns the token embedding that it reads: its own, if it has one."""
         return embed if self.embedding is None else self.embedding
 
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions of all levels below every entry of texts, [B, n, K, H]; drafted tokens have no part in it."""
+        """Returns the predictions of all levels below every text entry, [B, n, K, H]; they use no drafted tokens."""
         pairs = self.paired(features, tokens, embed)
         batch, length, _ = pairs.shape
         heads, cache = self.along(pairs)
@@ -143,11 +141,11 @@ class Parallel(Wide):
         return self.predicted(torch.cat(found, 2))
 
     def paired(self, features: Tensor, tokens: Tensor, embed: Embed) -> Tensor:
-        """The pairs of fused features [B, n, H] and the tokens after them: [B, n, 2H]."""
+        """Returns the pairs of fused features [B, n, H] and the tokens after them: [B, n, 2H]."""
         return torch.cat([self.embedded(embed)(tokens[:, : features.shape[1]]), features], -1)
 
     def along(self, pairs: Tensor) -> tuple[Tensor, TextCache]:
-        """The outputs of a text's own entries, [B, n, 2H] -> [B, n, H], and their keys and values."""
+        """Returns the outputs of a text's entries, [B, n, 2H] -> [B, n, H], and their keys and values."""
         batch, length, _ = pairs.shape
         index = torch.arange(length, device=pairs.device)
         cache = TextCache()
@@ -155,16 +153,16 @@ class Parallel(Wide):
         return self.layer.along(pairs, index.expand(batch, -1), sees, cache, index[None]), cache
 
     def mask_outputs(self, cache: TextCache, entries: Tensor, depth: Tensor, real: Tensor) -> Tensor:
-        """The outputs of mask rows below entries of the text, [B, M, H].
+        """Returns the outputs of mask rows below entries of the text, [B, M, H].
 
-        A row sees the text up to its entry, and of the mask rows those of the same entry that are no deeper. So rows
-        above one that is asked for must be among them.
+        A row sees the text up to its entry, and the mask rows of that entry that are not deeper. The rows above a
+        requested row must therefore be among the arguments.
 
         Args:
             cache: the cache that `along` filled.
             entries: [B, M] int64, the entries below which the rows lie.
-            depth: [M] int64, 1 for the row after an entry's own.
-            real: [B, M] bool, which rows there are; the output of the others means nothing.
+            depth: [M] int64, 1 for the first row below an entry.
+            real: [B, M] bool, the rows that exist; the outputs of others are meaningless.
         """
         cache.seen = int(entries.max()) + 1
         text = torch.arange(cache.seen, device=entries.device) <= entries[..., None]  # [B, M, W]
@@ -176,15 +174,15 @@ class Parallel(Wide):
         return self.layer.along(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache, places)
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         return ParallelSession(self, self.embedded(embed), slots, room=room)
 
 
 class ParallelSession(FeatureSession):
-    """The decoding state of a session's rows: all levels are predicted with the committed pairs, and none below them.
+    """Decoding state of a session's rows: all levels are predicted with the committed pairs, none below these levels.
 
-    Slot i of the cache holds pair i in every layer. With several layers, a pair's keys above the first depend on the
-    pairs it saw there, so pairs see no later ones. Mask rows follow all pairs for one forward.
+    Slot i of the cache holds pair i in every layer. With several layers, a pair's keys above the first layer depend on
+    the pairs it saw, so pairs see no later ones. Mask rows follow all pairs for one forward pass.
 
     The arguments are those of `specframe.neural.FeatureSession`.
     """
@@ -192,7 +190,7 @@ class ParallelSession(FeatureSession):
     network: Parallel
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches pending pairs, and asks for all levels below every row's root."""
+        """Caches pending pairs and predicts all levels below every row's root."""
         (pairs,), starts, device = pending.pairs, pending.starts, pending.pairs[0].device
         batch, length, _ = pairs.shape
         masks = self.network.mask(pairs[:, -1])  # [B, K - 1, 2H]
@@ -200,7 +198,7 @@ class ParallelSession(FeatureSession):
         counts = tensor_on(device, pending.held)
         steps = torch.arange(length, device=device)
         places = tensor_on(device, starts)[:, None] + steps  # [B, M]
-        after = max(starts) + length  # the first slot that no row writes a pair to
+        after = max(starts) + length  # the first slot after the pairs of all rows
         ends = torch.arange(after, after + extra, device=device).expand(batch, -1)
         keys = torch.arange(after + extra, device=device)
         cached = keys < counts[:, None]  # [B, W]
@@ -224,7 +222,7 @@ class ParallelSession(FeatureSession):
         return Blocks.of_root(block, (), counts)
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The levels below the root, which may be asked for again. Raises CompositionError below them."""
+        """Returns the levels below the root, repeatedly if asked. Raises CompositionError for nodes below them."""
         if frontier.tree.levels == 0:
             self.flush()
         elif bool((frontier.nodes != 0).any()):

@@ -1,4 +1,4 @@
-"""Conditional drop of mask rows (COD): the deeper a level, the fewer of its rows are trained in a step."""
+"""Conditional drop of mask rows (COD): a training step keeps fewer rows of deeper levels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 class COD:
     """P-EAGLE's training with conditional drop of mask rows (arXiv 2602.01469; PARD, 2504.18583).
 
-    Every entry of a text gives the first level. Of the mask rows d levels further down a share of `keep` to the power
-    of d is kept, at least `least`, drawn anew for every step, among those whose row above was kept. So all rows that a
-    row sees in decoding are there, and its prediction is decoding's, number by number. All levels cost one forward
-    pass; attention takes memory for the square of the kept rows, 3.4 times a text's length with eight levels.
+    Every entry of a text predicts the first level. Of the mask rows d levels further down, a share of `keep` to the
+    power of d, but at least `least`, is kept. They are drawn anew in every step, among those whose row above was kept.
+    All rows that a row sees in decoding are thus present, and its prediction equals that of decoding. All levels cost
+    one forward pass; attention needs memory for the square of the number of kept rows, which is 3.4 times a text's
+    length with eight levels.
 
     A drafter that is not being trained gets every row, so that the simulated tau is that of all cycles.
 
     Args:
         keep: the share of a level's rows that the next level keeps (published: 0.7).
-        least: of a text's rows, the share that every level keeps (published: 0.2).
+        least: the share of a text's rows that every level keeps (published: 0.2).
     """
 
     def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
@@ -37,7 +38,7 @@ class COD:
         self.least = least
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions of all entries, [B, n], then those of each level's kept rows; `progress` changes nothing."""
+        """Returns the predictions of all entries, [B, n], then those of each level's kept rows; ignores `progress`."""
         model = _parallel(drafter)
         network: Parallel = model.network
         batch, length = teacher.tokens.shape
@@ -73,7 +74,7 @@ class COD:
 def _student(
     model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, depths: Tensor, real: Tensor
 ) -> Student:
-    """The predictions `depths` [M] levels below the first ones of entries [B, M]; none counts beyond the text."""
+    """Returns the predictions `depths` [M] levels below the first ones of entries [B, M]; none counts after a text."""
     last = teacher.tokens.shape[1] - 1
     place = entries + depths + 1
     position = place.clamp(max=last)
@@ -82,7 +83,7 @@ def _student(
 
 
 def _parallel(drafter: Trainable) -> NeuralDrafter[Any]:
-    """The drafter itself, if it has mask rows. Raises CompositionError otherwise."""
+    """Returns the drafter if it has mask rows. Raises CompositionError otherwise."""
     if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Parallel):
         raise CompositionError(
             f"the rollout 'cod' needs a drafter with mask rows (peagle), and {type(drafter).__name__} has none; "

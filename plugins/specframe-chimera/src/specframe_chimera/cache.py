@@ -1,4 +1,4 @@
-"""The cache of n-gram states: a fixed number in memory, the least recently used moved to secondary storage."""
+"""Cache of n-gram states: a fixed number in memory; the least recently used are moved to secondary storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gram = tuple[int, ...]
 
 @dataclass
 class Lookups:
-    """Counts of requests for n-gram states, by the source that answered them."""
+    """Numbers of requests for n-gram states, by the source that answered them."""
 
     hits: int = 0
     """States found in memory."""
@@ -34,22 +34,22 @@ class Lookups:
 
     @property
     def hit_rate(self) -> float:
-        """The share found in memory."""
+        """Share of requests found in memory."""
         return self.hits / self.total if self.total else 0.0
 
     @property
     def saving(self) -> float:
-        """The share of the n-gram encoder's work that was saved."""
+        """Share of requests that the n-gram encoder did not have to compute."""
         return 1 - self.computed / self.total if self.total else 0.0
 
 
 class Shelf:
-    """Secondary storage: states in an unnamed temporary file, a record each, gone with the object."""
+    """Secondary storage: states in an unnamed temporary file, one record each, deleted with the object."""
 
     def __init__(self) -> None:
         with ExitStack() as opened:
             self._file = opened.enter_context(TemporaryFile())
-            weakref.finalize(self, opened.pop_all().close)  # it stays open as long as the object lives
+            weakref.finalize(self, opened.pop_all().close)  # the file stays open as long as the object exists
         self._records: dict[Gram, int] = {}
         self._like: Tensor | None = None
 
@@ -57,7 +57,7 @@ class Shelf:
         return gram in self._records
 
     def put(self, grams: Sequence[Gram], states: Tensor) -> None:
-        """Keeps states [M, D]; those that are here already are not written again."""
+        """Stores states [M, D]; stored n-grams are not written again."""
         self._like = states[:1]
         new = [place for place, gram in enumerate(grams) if gram not in self]
         if new:
@@ -66,7 +66,7 @@ class Shelf:
             self._records |= {grams[place]: len(self._records) + count for count, place in enumerate(new)}
 
     def get(self, grams: Sequence[Gram]) -> Tensor:
-        """The states of n-grams that are here, [M, D]."""
+        """Returns the stored states of n-grams, [M, D]."""
         assert self._like is not None
         size = self._like.nbytes
         records = bytearray()
@@ -80,11 +80,11 @@ class Shelf:
 class NGramCache:
     """States of n-grams, each computed once (Chimera Section 3.2.1).
 
-    Looking up costs a copy of the n-grams to the host.
+    A lookup copies the n-grams to the host.
 
     Args:
-        compute: maps n-grams to states, [M, n] -> [M, D]; weights that change make them wrong, see `clear`.
-        capacity: how many are kept in memory.
+        compute: maps n-grams to states, [M, n] -> [M, D]; after its weights change, call `clear`.
+        capacity: number of states kept in memory.
     """
 
     def __init__(self, compute: Callable[[Tensor], Tensor], capacity: int) -> None:
@@ -94,26 +94,26 @@ class NGramCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all states."""
-        self._rows: OrderedDict[Gram, int] = OrderedDict()  # of the table, the least recently used first
+        """Removes all states."""
+        self._rows: OrderedDict[Gram, int] = OrderedDict()  # n-gram -> row of the table, least recently used first
         self._table: Tensor | None = None  # [capacity, D]
-        self._shelf: Shelf | None = None  # once memory is full
+        self._shelf: Shelf | None = None  # created once memory is full
 
     def __call__(self, grams: Tensor) -> Tensor:
-        """The states of n-grams, [.., n] -> [.., D]; n-grams that are all NOTHING are padding, and not counted."""
+        """Returns the states of n-grams, [.., n] -> [.., D]; n-grams that are all NOTHING are padding, not counted."""
         states = [self._look(part) for part in grams.flatten(0, -2).split(self.capacity)]
         return torch.cat(states).view(*grams.shape[:-1], -1)
 
     def fill(self, grams: Tensor) -> None:
-        """Computes the states of n-grams [M, n] before they are wanted."""
+        """Computes the states of n-grams [M, n] in advance."""
         before = replace(self.lookups)
         self(grams)
         self.lookups = before
 
     def _look(self, grams: Tensor) -> Tensor:
-        """The states of n-grams [M, n] that all fit into memory together."""
+        """Returns the states of n-grams [M, n], all of which fit into memory together."""
         wanted: list[Gram] = list(map(tuple, grams.tolist()))
-        fresh: dict[Gram, int] = {}  # where each that is not in memory first stands
+        fresh: dict[Gram, int] = {}  # first index of each n-gram that is not in memory
         for place, gram in enumerate(wanted):
             if gram in self._rows:
                 self._rows.move_to_end(gram)
@@ -132,7 +132,7 @@ class NGramCache:
         return self._table[[self._rows[gram] for gram in wanted]]
 
     def _keep(self, grams: list[Gram], states: Tensor) -> None:
-        """Puts states [M, D] into the table, in the place of the least recently used."""
+        """Stores states [M, D] in the table, replacing the least recently used."""
         if self._table is None:
             self._table = states.new_zeros(self.capacity, states.shape[1])
         room = range(len(self._rows), min(self.capacity, len(self._rows) + len(grams)))

@@ -1,4 +1,4 @@
-"""Chimera's drafter: every head sees all tokens before the one that it guesses, drafted ones included."""
+"""Chimera's drafter: every head reads all tokens before the one it predicts, including drafted ones."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 class Chimera(NeuralDrafter[ChimeraNetwork]):
     """The draft model of Zeng et al. 2024 (Chimera, Section 3.2).
 
-    A trigram encoder reads the text's tokens three at a time; one decoder layer, the full context encoder, reads the
-    target's features of the processed tokens and the trigrams of all tokens, drafted ones included. Head k reads the
+    A trigram encoder reads the text's tokens three at a time. One decoder layer, the full context encoder, reads the
+    target's features of the processed tokens and the trigrams of all tokens, including drafted ones. Head k reads the
     encoder's state at the last trigram of a path of k - 1 drafted tokens, and the last true feature, and proposes the
-    next token: a level a forward, each node with the law of its own path. A tree deeper than there are heads is
+    next token: one level per forward pass, with a law for each node's path. A tree deeper than the number of heads is
     refused.
 
-    Embeddings are the target's, frozen and not saved. Every head has an LM head of its own, as published: with
-    residual heads levels x 2 D x V weights. With `head` they share one, and are maps to its input.
+    Embeddings are the target's, frozen and not saved. Every head has its own LM head, as published: with residual heads
+    levels x 2 D x V weights. With `head` they share one, and map to its input.
 
     Args:
-        heads: how many, and so how deep a draft may be.
-        ngram: how many tokens the bottom layer reads at a time, 1 to 5; 3 are trigrams.
-        residual: let the heads read the target's last feature next to the encoder's state.
-        cache: how many n-gram states are kept in memory for when they are wanted again, the least recently used
-            moved to disk; 0: all are computed.
+        heads: number of heads, which limits the depth of a draft.
+        ngram: number of tokens that the bottom layer reads at a time, 1 to 5; 3 are trigrams.
+        residual: let the heads read the target's last feature in addition to the encoder's state.
+        cache: number of n-gram states kept in memory for reuse, the least recently used moved to disk; 0: every state
+            is computed.
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how the heads' outputs become logits; none: an LM head for every level, as published.
     """
@@ -66,12 +66,12 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
         self.cache = cache
 
     def build(self, target: NeuralTarget) -> ChimeraNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         output = None if self.head is not None else output_weight(target)
         return ChimeraNetwork(target.config, self.levels, self.ngram, self.residual, output)
 
     def load(self, target: NeuralTarget, weights: str) -> ChimeraNetwork:
-        """The network of a checkpoint. Raises WeightsError for one that does not fit, all misfits listed."""
+        """Loads the network of a checkpoint. Raises WeightsError for one that does not fit, with all mismatches."""
         rows, *_ = checkpoint.shapes(weights).get("heads.0.weight", [0])
         if self.head is not None and rows == target.vocab_size:
             raise own_lm_heads(weights)
@@ -82,20 +82,19 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
         return {"heads": self.levels, "ngram": self.ngram, "residual": self.residual}
 
     def bind(self, target: Target) -> None:
-        """Builds the network after the target's own shape, or loads it; a cache of n-gram states is empty then."""
+        """Builds the network in the target's shape, or loads it, and empties the cache of n-gram states."""
         super().bind(target)
         self.network.states = NGramCache(self._compute, self.cache) if self.cache else None
 
     @property
     def lookups(self) -> Lookups:
-        """Counts of requests for n-gram states since bind, by source; all zero without a cache."""
+        """Numbers of requests for n-gram states since bind, by source; all zero without a cache."""
         states = self.network.states
         return Lookups() if states is None else states.lookups
 
     @torch.no_grad()
     def precompute(self, texts: Sequence[Sequence[int]]) -> None:
-        """Fills the cache with the n-grams of texts, token ids each; if there are too many, the last ones stay in
-        memory.
+        """Fills the cache with the n-grams of texts, given as token ids; memory keeps the last ones if there are too many.
 
         Raises CompositionError without a cache.
         """
@@ -107,5 +106,5 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
                 states.fill(ngrams(torch.tensor([text], device=self.target.device), self.ngram)[0])
 
     def _compute(self, grams: torch.Tensor) -> torch.Tensor:
-        """The states of n-grams, [.., n] tokens -> [.., D]."""
+        """Returns the states of n-grams, [.., n] tokens -> [.., D]."""
         return self.network.encode(grams, self.target.embed)

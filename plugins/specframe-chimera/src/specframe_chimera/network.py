@@ -1,4 +1,4 @@
-"""Trained modules: the n-gram encoder, the full context encoder, and a residual decoding head per level."""
+"""Chimera's trained modules: the n-gram encoder, the full context encoder, and a residual decoding head per level."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class NGramEncoder(nn.Module):
-    """W2 (x + SiLU(W1 x + b)) of the embeddings of n tokens side by side (Chimera Section 3.2.1, Eq. 2).
+    """W2 (x + SiLU(W1 x + b)) of the concatenated embeddings of n tokens (Chimera Section 3.2.1, Eq. 2).
 
-    W1 is zero at first, as in the published code.
+    W1 is initialised with zeros, as in the published code.
     """
 
     def __init__(self, size: int, ngram: int) -> None:
@@ -31,7 +31,7 @@ class NGramEncoder(nn.Module):
         nn.init.zeros_(self.inner.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[.., n D], the oldest token first, to [.., D]."""
+        """Maps [.., n D], oldest token first, to [.., D]."""
         state: Tensor = self.outer(x + silu(self.inner(x)))
         return state
 
@@ -39,13 +39,13 @@ class NGramEncoder(nn.Module):
 class ChimeraNetwork(DraftNetwork, nn.Module):
     """Chimera's draft model (Chimera Section 3.2).
 
-    The heads start as the published ones do: as the target's LM head on the sum of their inputs. `output` is its weight
-    [V, D]; with None they end before an LM head that they share, and start as the sum alone.
+    The heads are initialised as published: the target's LM head applied to the sum of their inputs. `output` is its
+    weight [V, D]; with None the heads share an LM head, and are initialised as the sum of their inputs.
     """
 
     spec = PairSpec(feeds=False)
     states: NGramCache | None = None
-    """Cache of n-gram states, for reuse when the same n-gram recurs."""
+    """Cache of n-gram states, for reuse when an n-gram recurs."""
 
     def __init__(
         self, config: PretrainedConfig, levels: int, ngram: int, residual: bool, output: Tensor | None
@@ -67,16 +67,16 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
         self.heads = nn.ModuleList(heads)
 
     def encode(self, grams: Tensor, embed: Embed) -> Tensor:
-        """The states of n-grams: [.., n] tokens, the oldest first, to [.., D]. NOTHING embeds as zero."""
+        """Returns the states of n-grams: [.., n] tokens, oldest first, to [.., D]. NOTHING is embedded as zero."""
         embedded = embed(grams.clamp(min=0)) * (grams != NOTHING)[..., None]  # [.., n, D]
         state: Tensor = self.ngrams(embedded.flatten(-2))
         return state
 
     def fuse_context(self, features: Tensor, grams: Tensor, level: int) -> Tensor:
-        """The full context encoder's last states, [B, n, D], [B, n + level - 1, D] -> [B, n, D].
+        """Returns the full context encoder's last states, [B, n, D], [B, n + level - 1, D] -> [B, n, D].
 
-        Feature i stands at position i, and n-gram j, which ends with token j + 1, at j + 1. State i is that of the
-        newest n-gram which head `level` may see when feature i is the last one (Chimera Section 3.2.2).
+        Feature i is at position i, and n-gram j, which ends with token j + 1, at position j + 1. State i is that of the
+        newest n-gram that head `level` may see when feature i is the last one (Chimera Section 3.2.2).
         """
         n, count = features.shape[1], grams.shape[1]
         entries = torch.cat([features, grams], 1)
@@ -88,10 +88,11 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """All levels after every feature, and the encoder's states that they were read from.
+        """Returns all levels after every feature, and the encoder's states from which they were predicted.
 
         Level k from entry i reads the features 0 .. i and the n-grams that end with the tokens 0 .. i + k - 1, and its
-        state imitates feature i + k. With gradients the kept states are forgotten: weights are about to change.
+        state imitates feature i + k. If gradients are enabled, cached states are dropped because the weights will
+        change.
         """
         if self.states is not None and torch.is_grad_enabled():
             self.states.clear()
@@ -103,12 +104,12 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
         return Predicted(torch.stack(hidden, 2), torch.stack(states, 2), self._read if self.own else None)
 
     def open(self, embed: Embed, slots: int, room: int) -> States:
-        """A session without rows."""
+        """Returns an empty session."""
         encode = self.states if self.states is not None else lambda grams: self.encode(grams, embed)
         return States(self.layer, encode, self._expand, self.ngram, slots, room=room)
 
     def _expand(self, frontier: Frontier, states: Tensor, depth: Tensor, features: Tensor) -> Predicted:
-        """The level below each frontier node: encoder states [B, F, D] of nodes so deep, last true features [B, D]."""
+        """Returns the level below each frontier node, from encoder states [B, F, D], depths and features [B, D]."""
         depths = Depths.of(frontier, depth, "chimera", self.levels)
         features = features[:, None].expand_as(states)
         hidden = depths.choose(lambda level: self._hidden(level, states, features))[:, :, None]
@@ -119,13 +120,13 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
     def _hidden(self, level: int, states: Tensor, features: Tensor) -> Tensor:
         """Returns the input of head `level` (from 1), given an encoder state and the last true feature (Chimera Eq. 3).
 
-        LM heads of their own read both; a shared one reads the output of the level's head.
+        LM heads per level read both; a shared LM head reads the output of the level's head.
         """
         inputs = torch.cat([states, features], -1) if self.residual else states
         return inputs if self.own else self._logits(level, inputs)
 
     def _read(self, hidden: Tensor) -> Tensor:
-        """The logits of all levels: [.., K, H] -> [.., K, V]."""
+        """Returns the logits of all levels: [.., K, H] -> [.., K, V]."""
         return torch.stack([self._logits(level, part) for level, part in enumerate(hidden.unbind(-2), 1)], -2)
 
     def _logits(self, level: int, inputs: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
 
 
 def ngrams(tokens: Tensor, ngram: int) -> Tensor:
-    """The n-gram that ends with each token, [B, M] -> [B, M, n]; the first ones are shorter, NOTHING before them."""
+    """Returns the n-gram ending with each token, [B, M] -> [B, M, n]; NOTHING stands for tokens before the text."""
     before = tokens.new_full((len(tokens), ngram - 1), NOTHING)
     return torch.cat([before, tokens], 1).unfold(1, ngram, 1)
 
@@ -142,12 +143,12 @@ def ngrams(tokens: Tensor, ngram: int) -> Tensor:
 def fusion_mask(n: int, level: int, device: torch.device | str | None = None) -> Tensor:
     """Returns the attention mask of n features and the n + level - 1 n-grams after them: [1, 1, S, S] bool (Figure 7).
 
-    An n-gram's query knows the tokens up to its own last one, so it sees the n-grams up to itself: a later one holds a
-    future token. The last `level` of these tokens have no feature yet. Features see the features up to their own; their
-    outputs are not used.
+    An n-gram's query may use the tokens up to its own last one, so it sees the n-grams up to itself; later ones contain
+    future tokens. The last `level` of these tokens have no feature yet. Features see the features up to their own;
+    their outputs are not used.
     """
     feature = torch.arange(n, device=device)
     gram = torch.arange(n + level - 1, device=device)
-    newest_feature = torch.cat([feature, gram - level + 1])[:, None]  # [S, 1], that a query sees
+    newest_feature = torch.cat([feature, gram - level + 1])[:, None]  # [S, 1], the newest feature that a query sees
     newest_gram = torch.cat([torch.full_like(feature, -1), gram])[:, None]
     return torch.cat([feature <= newest_feature, gram <= newest_gram], 1)[None, None]

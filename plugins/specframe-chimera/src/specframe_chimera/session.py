@@ -1,9 +1,8 @@
-"""Decoding state of a batch: the full context encoder's cache of the committed text, and the draft in the making.
+"""Decoding state of a batch: the full context encoder's cache of the committed text, and the current draft.
 
-A pair (feature i, token i + 1) is two entries of the encoder: the feature, and the n-gram that ends with the
-token. A drafted token is one: its n-gram. With one attention layer an entry's key and value depend on that entry
-alone, so nothing committed is ever computed again, and the draft's entries wait for the next commit to
-write over them.
+A pair (feature i, token i + 1) makes two entries of the encoder: the feature, and the n-gram that ends with the token.
+A drafted token makes one entry, its n-gram. With a single attention layer, an entry's key and value depend on that
+entry alone, so committed entries are never recomputed, and the next commit overwrites those of the draft.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ NOTHING = -1
 class States(RowSession):
     """The decoding state of a session's rows.
 
-    Slots of the cache: feature i of a row at 2 i, its n-gram at 2 i + 1. After the longest row's stand the
-    draft's n-grams, at the same slots in every row.
+    In the cache, feature i of a row is in slot 2 i and its n-gram in slot 2 i + 1. The draft's n-grams follow the
+    longest row's entries, in the same slots for every row.
 
     Args:
         layer: the full context encoder.
-        encode: the states of n-grams, [.., n] tokens -> [.., D].
-        predict: the predictions below frontier nodes, given the encoder's states at their n-grams [B, F, D], their
-            depths [B, F] and the last true features [B, D].
+        encode: returns the states of n-grams, [.., n] tokens -> [.., D].
+        predict: returns the predictions below frontier nodes, given the encoder's states at their n-grams [B, F, D],
+            their depths [B, F] and the last true features [B, D].
         ngram: n.
-        room: how many positions a row will take, at most; the cache has room for them.
-        spare: how many slots more than it needs the cache gets when it is made or grown.
+        room: maximum number of positions of a row, for which the cache has room.
+        spare: number of extra slots that the cache gets when it is created or grown.
     """
 
     def __init__(
@@ -53,11 +52,11 @@ class States(RowSession):
         self.layer = layer
         self.encode = encode
         self.predict = predict
-        self.recent = like.new_full((0, ngram), NOTHING, dtype=torch.int64)  # the last tokens, the root's last
-        self.feature = like.new_zeros(0, layer.config.hidden_size)  # the last true feature of every row, [B, D]
+        self.recent = like.new_full((0, ngram), NOTHING, dtype=torch.int64)  # the last tokens, ending with the root
+        self.feature = like.new_zeros(0, layer.config.hidden_size)  # [B, D], the last true feature of every row
 
     def join(self, more: int) -> None:
-        """Makes room for new rows."""
+        """Allocates new rows."""
         self.recent = pad(self.recent, (0, 0, 0, more), value=NOTHING)
         self.feature = pad(self.feature, (0, 0, 0, more))
 
@@ -67,19 +66,19 @@ class States(RowSession):
         self.feature = self.feature[rows]
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
+        """Returns a mask of the slots with the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
         device = self.recent.device
         ends = 2 * tensor_on(device, counts)
         return torch.arange(2 * max(counts, default=0), device=device) < ends[:, None]
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The predictions of the level below each frontier node; the root starts a draft."""
+        """Returns the predictions of the level below each frontier node; expanding the root starts a draft."""
         return self.predict(frontier, *self._states(frontier), self.feature)
 
     def _states(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
-        """The encoder's states at the frontier nodes' n-grams, [B, F, D], and the nodes' depths, [B, F].
+        """Returns the encoder's states at the frontier nodes' n-grams, [B, F, D], and the nodes' depths, [B, F].
 
-        Every node's parent but the root's was expanded before.
+        The parent of every node except the root must have been expanded before.
         """
         if frontier.tree.levels == 0:
             self.flush()
@@ -100,14 +99,14 @@ class States(RowSession):
         mask = torch.cat([self.visible[:, None].expand(-1, width, -1), sees], 2)  # [B, F, W + S + F]
         states = self.layer(self.encode(self._grams(frontier)), position, mask[:, None], self.cache)  # [B, F, D]
         self.draft.append(Blocks(nodes, states[:, :, None], (), position, sees))
-        is_root = nodes == 0  # it may be asked for again together with deeper nodes
+        is_root = nodes == 0  # the root may be requested again together with deeper nodes
         depth = torch.where(is_root, 0, position - root.position)
         return torch.where(is_root[..., None], root.outputs[:, :, 0], states), depth
 
     def take(self, pending: Pending) -> Blocks:
-        """Takes in pending pairs: keys and values are cached, a draft can start.
+        """Processes pending pairs: caches keys and values, after which a draft can start.
 
-        All queries see everything cached of their row: only the last n-gram's output is used.
+        All queries see everything cached for their row; only the last n-gram's output is used.
         """
         first, (tokens, features), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         (batch, length), device = tokens.shape, tokens.device
@@ -132,11 +131,11 @@ class States(RowSession):
         return Blocks.of_root(states[rows, 2 * more - 1][:, None], (), counts)
 
     def _grams(self, frontier: Frontier) -> Tensor:
-        """The n-grams that end with each frontier node, [B, F, n]; padding and the root have none to compute."""
+        """Returns the n-grams that end with each frontier node, [B, F, n]; padding's and the root's are not used."""
         tree, node = frontier.tree, frontier.nodes
         size = self.recent.shape[1]
         recent = self.recent.flip(1)  # [B, n], the root first
-        offset = torch.zeros_like(node)  # how far above the root a climb has come
+        offset = torch.zeros_like(node)  # number of tokens above the root that the climb has reached
         tokens = []
         for _ in range(size):
             older = recent.gather(1, offset)

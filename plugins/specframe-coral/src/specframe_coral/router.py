@@ -1,4 +1,4 @@
-"""The LM head router: only the rows of the likeliest groups of tokens are read of the target's LM head."""
+"""The LM head router: only the rows of the most likely token groups of the target's LM head are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Law(StrEnum):
-    """Composition of the active tokens' logits."""
+    """Definition of the active tokens' logits."""
 
     FACTORED = "factored"
     RESTRICTED = "restricted"
@@ -39,36 +39,36 @@ class RouterNetwork(nn.Module):
         self.outer = nn.Linear(hidden, groups, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """The groups' logits, [.., D] -> [.., N]."""
+        """Returns the groups' logits, [.., D] -> [.., N]."""
         logits: Tensor = self.outer(silu(self.inner(features)) + features)
         return logits
 
 
 class Router:
-    """Logits over the tokens of the likeliest groups alone (Weng et al. 2025, CORAL, Section 3.3).
+    """Logits over the tokens of the most likely groups alone (Weng et al. 2025, CORAL, Section 3.3).
 
-    The vocabulary is divided into `groups` of consecutive tokens. A router gives a law over groups, the `active`
-    likeliest ones' rows of the target's LM head are read, and a token's logit is log p_router(n) + log p_group(x | n)
-    (Eq. 8); all other tokens get -inf, since their law is unknown. A law made of these logits is Eq. 8 renormalised
-    over the active tokens.
+    The vocabulary is divided into `groups` of consecutive tokens. A router gives a law over groups. The rows of the
+    `active` most likely groups are read from the target's LM head, and a token's logit is log p_router(n) + log
+    p_group(x | n) (Eq. 8); all other tokens get -inf, because their probabilities are unknown. A law made of these
+    logits is Eq. 8 renormalised over the active tokens.
 
-    With the law `restricted` a token's logit is the LM head's own instead: the router selects tokens, and the LM head
-    compares them, across groups, too. The law is the LM head's, renormalised over the active tokens; with all groups
-    active it is the LM head's.
+    With `law: restricted`, a token's logit is the LM head's instead: the router selects tokens, and the LM head
+    compares them, also across groups. The law is the LM head's, renormalised over the active tokens, and equal to it
+    with all groups active.
 
-    Every node of a draft has its own groups; a forward over several nodes reads the groups that any of them has, each
-    for the nodes that have it (Appendix F). So the draft below a node depends on that node alone. The host must know
-    these groups: one host sync per forward.
+    Every node of a draft has its own groups. A forward pass over several nodes reads all groups that any of them has,
+    each for the nodes that have it (Appendix F), so the draft below a node depends on that node alone. The host needs
+    these groups: one host sync per forward pass.
 
-    The router is trained by itself with rollout and loss `routing`, while the drafter stays fixed. It is the drafter's
-    `module` and the only part saved; the drafter's own checkpoint is left alone.
+    The router is trained alone, with rollout and loss `routing`, while the drafter is frozen. It is the drafter's
+    `module` and the only part saved; the drafter's checkpoint is not changed.
 
     Args:
-        groups: how many groups, N; a smaller vocabulary has a group for every token.
-        active: how many groups a node gets (CORAL, Table 4: 2 of 16).
+        groups: number of groups, N; a smaller vocabulary has a group for every token.
+        active: number of groups per node (CORAL, Table 4: 2 of 16).
         law: `factored` (Eq. 8), or `restricted`.
         weights: a trained router's folder, `zoo://name` or Hub name; none: untrained.
-        quantize: the groups' rows in 4 or 8 bits: faster on a CPU, and hardly other drafts.
+        quantize: the groups' rows in 4 or 8 bits: faster on a CPU, with almost the same drafts.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Router:
         self.quantize = quantize
 
     def untrained(self, vocab: int) -> Router:
-        """A copy of this head without weights, for a target of `vocab` tokens."""
+        """Returns a copy of this head without weights, for a target of `vocab` tokens."""
         return Router(groups=self.groups, active=self.active, law=self.law)
 
     def bind(self, target: NeuralTarget) -> None:
-        """Divides the target's LM head, and builds the router or loads it.
+        """Divides the target's LM head, and builds or loads the router.
 
-        Raises CompositionError for a target whose LM head cannot be divided, WeightsError for weights that
-        do not fit, all misfits listed.
+        Raises CompositionError for a target whose LM head cannot be divided, and WeightsError for weights that do not
+        fit, with all mismatches.
         """
         whole = divisible(target, "router")
         vocab, hidden = target.vocab_size, target.config.hidden_size
@@ -117,15 +117,15 @@ class Router:
 
     @property
     def module(self) -> nn.Module:
-        """The router, the part that is trained and saved. Empty before bind."""
+        """The router, which is the part that is trained and saved; empty before bind."""
         return nn.Module() if self._network is None else self._network
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
+        """Writes config.json and model.safetensors, in bfloat16, which `weights` can load."""
         checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The active tokens' logits and -inf, [.., D] -> [.., V], in float32 or better."""
+        """Returns the active tokens' logits, -inf for others, [.., D] -> [.., V], in float32 or wider."""
         network = self._bound()
         if network.training:
             raise CompositionError(
@@ -135,8 +135,8 @@ class Router:
         nodes = features.reshape(-1, features.shape[-1])  # [R, D]
         choice = _log_law(network(nodes))  # [R, N]
         best = choice.topk(min(self.active, len(self._parts))).indices.flatten()  # [R active]
-        askers = best.argsort(stable=True) // (len(best) // len(nodes))  # the nodes, group after group
-        counts = best.bincount(minlength=len(self._parts)).tolist()  # the host must know them
+        askers = best.argsort(stable=True) // (len(best) // len(nodes))  # nodes sorted by group
+        counts = best.bincount(minlength=len(self._parts)).tolist()  # the host needs these counts
         logits = choice.new_full((len(nodes), self._edges[-1]), -torch.inf)  # [R, V]
         for group, asking in enumerate(askers.split(counts)):
             if len(asking):
@@ -154,5 +154,5 @@ class Router:
 
 
 def _log_law(logits: Tensor) -> Tensor:
-    """The log-probabilities, in float32 or better."""
+    """Returns the log-probabilities, in float32 or wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

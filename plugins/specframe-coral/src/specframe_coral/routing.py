@@ -1,4 +1,4 @@
-"""The router's training, the second stage of CORAL's two: the drafter is fixed, the router learns where mass lies."""
+"""Training of the router, the second stage of CORAL: the drafter is frozen, the router learns group probabilities."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class RoutingRollout:
-    """Another rollout's predictions with the router's choice instead of tokens' logits: [B, M, N].
+    """Another rollout's predictions with the router's group logits instead of token logits: [B, M, N].
 
-    The nested rollout unrolls the drafter, unchanged; from the features it predicts the router predicts
-    which groups of tokens come next. No row of the LM head is read.
+    The nested rollout unrolls the drafter unchanged; the router predicts from the predicted features which groups of
+    tokens come next. No rows of the LM head are read.
 
     Args:
-        rollout: how the drafter is unrolled: best as it was trained.
+        rollout: how the drafter is unrolled, ideally as in its own training.
     """
 
     def __init__(self, *, rollout: Rollout) -> None:
         self.rollout = rollout
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
+        """Returns the nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
         router = drafter.module
         if not isinstance(router, RouterNetwork) or not isinstance(drafter, NeuralDrafter):
             raise CompositionError(
@@ -43,12 +43,12 @@ class RoutingRollout:
 class RoutingLoss:
     """- sum over groups of q_router log p_router (Weng et al. 2025, CORAL, Eq. 9), at temperature 1.
 
-    q_router is the target's probability of each group, p_router the law that the router's logits make. How many
-    groups there are, the logits show.
+    q_router is the target's probability of each group, p_router the softmax of the router's logits. The number of
+    groups is taken from the logits.
     """
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """The mean over masked predictions, a scalar."""
+        """Returns the mean over scored predictions, a scalar."""
         rows = torch.arange(len(student.position), device=student.position.device)[:, None]
         wide = torch.promote_types(student.logits.dtype, torch.float32)
         law = teacher.logits[rows, student.position].to(wide).softmax(-1)  # [B, M, V]

@@ -1,4 +1,4 @@
-"""Distances between the steps of a training run: the measure of CORAL's Appendix D."""
+"""Distances between the steps of a training run, the measure of CORAL's Appendix D."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def step_distances(student: Student, temperature: float = 0.07) -> Tensor:
-    """InfoNCE between the features of every two steps, [steps, steps] (CORAL, Appendix D, Table 6).
+    """Returns the InfoNCE between the features of every two steps, [steps, steps] (CORAL, Appendix D, Table 6).
 
-    Entry [t, s], s < t, is the mean of - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)): q is the
-    prediction of step t + 1 at a position, f+ that of step s + 1 there, and f runs over all predictions of step s + 1,
-    at the positions of the batch that all steps have. 0 elsewhere. Small numbers mean that the steps agree and that
-    positions are distinct. Raises CompositionError for a drafter without features.
+    Entry [t, s], s < t, is the mean of - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)), where q is
+    the prediction of step t + 1 at a position, f+ that of step s + 1 at this position, and f runs over all predictions
+    of step s + 1 at the batch's positions that all steps have. Other entries are 0. Small values mean that the steps
+    agree and that positions are distinct. Raises CompositionError for a drafter without features.
     """
     if student.features is None:
         raise CompositionError("distances between steps need a drafter that predicts features, such as eagle")
@@ -36,7 +36,7 @@ def step_distances(student: Student, temperature: float = 0.07) -> Tensor:
     if not len(shared):
         return distances
     chosen = torch.isin(spot, shared)
-    order = (step * (int(spot.max()) + 1) + spot)[chosen].argsort()  # step after step, positions alike in all
+    order = (step * (int(spot.max()) + 1) + spot)[chosen].argsort()  # sorted by step, with equal positions in each
     views = normalize(student.features[row, place][chosen][order].double(), dim=-1).unflatten(0, (steps, -1))
     for later in range(1, steps):
         for earlier in range(later):

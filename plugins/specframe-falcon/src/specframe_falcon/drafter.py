@@ -1,4 +1,4 @@
-"""Falcon's drafter: a block of features a forward, turned into tokens by the target's own head."""
+"""Falcon's drafter: predicts a block of features per forward pass, which the target's own head turns into tokens."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 class Falcon(NeuralDrafter[FalconNetwork]):
     """The semi-autoregressive drafter of Gao et al. 2024 (Falcon, Sections 3.1, 3.2 and 3.4).
 
-    From pairs (f_i, t_(i+1)) up to the root's it predicts the next `block` features at once; the head
-    makes them laws. Deeper levels follow from the predicted features and the drafted tokens, any number
-    of frontier nodes a forward, so every tree policy fits: the paper's tree is a `fixed` one.
+    From the pairs (f_i, t_(i+1)) up to the root's, it predicts the next `block` features at once; the head turns them
+    into laws. Deeper levels are computed from predicted features and drafted tokens, for any number of frontier nodes
+    in one forward pass, so every tree policy fits: the paper's tree is a `fixed` one.
 
-    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from
-    the same random weights in every run. A head that has weights of its own is trained by itself, the drafter
-    staying as it is.
+    Embedding and head are the target's, frozen and not saved. Without `weights`, the network starts from random weights
+    that are equal in every run. A head with weights is trained alone, while the drafter is frozen.
 
     Args:
-        block: how many levels one forward proposes (the paper's k).
+        block: number of levels that one forward pass proposes (the paper's k).
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
-        layers: the number of decoder layers after the LSTM; only the last one attends to whole blocks.
+        layers: number of decoder layers after the LSTM; only the last one attends to whole blocks.
         dropout: between the LSTM's layers, in training only.
-        window: the newest committed tokens that a draft sees, with the first `sinks`: constant memory, and positions as
-            short texts have them; none: all tokens.
-        sinks: the first tokens of a text that a window leaves visible.
+        window: number of newest committed tokens that a draft sees, in addition to the first `sinks`: constant memory,
+            and positions as in short texts; none: all tokens.
+        sinks: the first tokens of a text that stay visible with a window.
         quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved unrounded.
         compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
@@ -66,11 +65,11 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         self.layers = layers
 
     def build(self, target: NeuralTarget) -> FalconNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         return FalconNetwork(target.config, self.block, self.dropout, self.layers)
 
     def round(self, network: FalconNetwork, quantization: Quantization) -> FalconNetwork:
-        """A quantized copy of the network, its LSTM too."""
+        """Returns a quantized copy of the network, including its LSTM."""
         return network.rounded(quantization)
 
     def identity(self, config: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Falcon's coupled sequential glancing: a second forward on predictions, some of them corrected."""
+"""Falcon's coupled sequential glancing: a second forward pass on predictions, some of them corrected."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ if TYPE_CHECKING:
 class Glancing:
     """Coupled Sequential Glancing Distillation (Falcon Section 3.2, Figure 2), in one of three readings.
 
-    The first forward sees the true pairs (f_i, t_(i+1)), with noise; the prediction made at i is of
-    position i + block. Its argmax tokens are compared with the target's own argmax tokens over the
-    scored positions: their Hamming distance, per row, is d. The share lambda goes in a line from `start` to `end` over
-    the training, and N = floor(lambda d) pairs of the second forward's input are replaced.
+    The first forward pass reads the true pairs (f_i, t_(i+1)), with noise; its prediction at i is of position i +
+    block. Its argmax tokens are compared with the target's over the scored positions; their Hamming distance, per row,
+    is d. The share lambda changes linearly from `start` to `end` over the training, and N = floor(lambda d) pairs of
+    the second pass's input are replaced.
 
-    **paper**: the second forward sees a sequence of the same length, divided into the same blocks, in which predictions
-    stand in for the truth: position j holds the pair (f^_j, t^_(j+1)) that the first forward predicted at j - block, as
-    a drafter's second forward in decoding holds the predictions of its first. The first `block` positions have no
-    prediction and stay true. The N pairs are put right ("glanced at"), feature and token together, in contiguous runs
-    that precede the positions to be predicted: whole blocks in random order, out of those whose pairs lead to scored
-    predictions, the last run being the tail of its block so that exactly N (or all there are) are replaced. So later in
-    training the second forward leans more on the drafter's own predictions. Scored are the second forward's
-    predictions, with levels block + 1 .. 2 block, since they imitate the second forward of a draft.
+    **paper**: the second pass reads a sequence of equal length, divided into the same blocks, in which predictions
+    replace the truth: position j holds the pair (f^_j, t^_(j+1)) that the first pass predicted at j - block, as a
+    drafter's second pass in decoding reads the predictions of its first. The first `block` positions have no prediction
+    and stay true. N pairs are corrected ("glanced at"), feature and token together, in contiguous runs that precede the
+    positions to be predicted: whole blocks in random order, out of those whose pairs lead to scored predictions. The
+    last run is the tail of its block, so that exactly N pairs (or all) are replaced. Later in training, the second pass
+    therefore relies more on the drafter's own predictions. Its predictions are scored with levels block + 1 .. 2 block,
+    because they imitate the second pass of a draft.
 
-    **features**: the same, but the token paired with f^_j is the teacher's: whether a drafted path of wrong tokens goes
-    on well never matters, since verification cuts it off.
+    **features**: as **paper**, but the token paired with f^_j is the teacher's. The continuation of a drafted path with
+    wrong tokens does not matter, because verification cuts it off.
 
-    **released**, as the authors' code has it (its `start` is 0.45, its `end` 0.1): the second forward sees the true
-    pairs with noise. N of them become what they are asked to predict, the feature and the token `block` ahead, without
-    noise: single rows with blocks of 2, otherwise runs of up to `block` - 1 from every block-th row on. They are
-    scored, too, with levels 1 .. block. Every text is treated so; the code edits a batch's first one alone.
+    **released**, as in the authors' code (where `start` is 0.45 and `end` 0.1): the second pass reads the true pairs
+    with noise. N of them are replaced by the pair that they have to predict, the feature and the token `block` ahead,
+    without noise: single rows with blocks of 2, otherwise runs of up to `block` - 1 rows from every block-th row on.
+    Predictions are scored with levels 1 .. block, those of replaced rows included. All texts of a batch are treated in
+    this way; the authors' code changes only the first.
 
-    Nothing flows back into the first forward through its features.
+    No gradient flows into the first pass through its features.
 
     Args:
-        reading: what the second forward sees and what is put in.
+        reading: what the second forward pass reads, and what is replaced.
         start: lambda at the beginning of training (the paper: 0.4).
         end: lambda at its end (the paper: 0).
         noise: half the width of the uniform noise on the true features (the paper: 0.1).
-        first: also score the first forward's predictions, with levels 1 .. block. The paper does not.
+        first: also score the first pass's predictions, with levels 1 .. block. The paper does not.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Glancing:
         self.first = first
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The second forward's predictions, [B, n]; with `first`, the first one's before them, [B, 2n]."""
+        """Returns the second pass's predictions, [B, n]; with `first`, the first pass's before them, [B, 2n]."""
         model = shifted.feeding_drafter(drafter, "glancing")
         pairs = shifted.shift(teacher, model.spec, model.block)
         true = model.fuse(shifted.jitter(pairs.features, self.noise, model.spec))  # [B, n, D]
@@ -87,7 +88,7 @@ class Glancing:
             second = shifted.student(model, model.unroll(*inputs), pairs)
         else:
             own = glances(pairs, model.block, count).logical_not()
-            own[:, : model.block] = False  # these have no prediction
+            own[:, : model.block] = False  # no prediction exists for these
             later = _later(predicted.features[:, :, 0].detach(), model.block)
             tokens = pairs.tokens
             if self.reading == "paper":
@@ -103,8 +104,8 @@ class Glancing:
 def _revealed(
     model: FeatureDrafter, teacher: Teacher, pairs: shifted.Shifted, true: Tensor, count: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The inputs in which `count` [B] rows hold what they are asked to predict: features [B, n, D], tokens [B, n]."""
-    last = teacher.tokens.shape[1] - 1  # no token follows it
+    """Returns inputs in which `count` [B] rows hold what they have to predict: features [B, n, D], tokens [B, n]."""
+    last = teacher.tokens.shape[1] - 1  # no token follows the last one
     shown = peeks(pairs.mask & (pairs.position < last), model.block, count)
     answers = scored.at(model.fuse(gather(model.spec, teacher.features)), pairs.position)  # [B, n, D]
     following = (pairs.position + 1).clamp(max=last)
@@ -115,10 +116,10 @@ def _revealed(
 
 
 def peeks(mask: Tensor, block: int, count: Tensor) -> Tensor:
-    """Returns which rows of mask [B, n] are shown their own answer as released: [B, n] bool, `count` [B] at most.
+    """Returns the rows of mask [B, n] that are shown their own answer in `released`: [B, n] bool, at most `count` [B].
 
-    Blocks of 2 show single rows out of every other one. Longer ones show runs of 1 to block - 1 rows, each from a
-    multiple of `block` rows on.
+    With blocks of 2, these are single rows, at most every other one. With longer blocks, they are runs of 1 to block -
+    1 rows, each starting at a multiple of `block`.
     """
     starts = mask & ((mask.cumsum(-1) - 1) % block == 0)
     turn = torch.rand(starts.shape, device=count.device).masked_fill(~starts, 2.0)
@@ -132,13 +133,13 @@ def peeks(mask: Tensor, block: int, count: Tensor) -> Tensor:
 
 
 def glances(pairs: shifted.Shifted, block: int, count: Tensor) -> Tensor:
-    """Returns which inputs of the second forward are corrected: [B, n] bool, `count` [B] of each row.
+    """Returns the inputs of the second pass that are corrected: [B, n] bool, `count` [B] of each row.
 
-    Blocks come in random order, the positions of a block from its end backwards.
+    Blocks are chosen in random order, and positions within a block from its end backwards.
     """
     batch, n = pairs.tokens.shape
     index = torch.arange(n, device=count.device)
-    number = (index - pairs.level + block) // block  # [n], which block: they may start at any remainder
+    number = (index - pairs.level + block) // block  # [n], block number; blocks may start at any remainder
     turn = torch.rand(batch, n // block + 2, device=count.device).argsort(-1)  # [B, blocks]
     order = turn[:, number] * block + block - pairs.level  # [B, n], distinct within a row
     eligible = pairs.mask & (index >= block)
@@ -148,7 +149,7 @@ def glances(pairs: shifted.Shifted, block: int, count: Tensor) -> Tensor:
 
 
 def _joined(one: Student, two: Student) -> Student:
-    """The predictions of both, the first one's before the second one's."""
+    """Concatenates the predictions of both."""
 
     def pair(name: str) -> Any:
         parts = [getattr(one, name), getattr(two, name)]
@@ -159,5 +160,5 @@ def _joined(one: Student, two: Student) -> Student:
 
 
 def _later(values: Tensor, block: int) -> Tensor:
-    """values[:, j - block] at j; the first `block` positions are filled with values to be ignored."""
+    """Shifts values by a block: values[:, j - block] at j; the first `block` positions are arbitrary."""
     return values.roll(block, 1)

@@ -1,4 +1,4 @@
-"""Trained modules: a two-layer LSTM that fuses tokens with features, and one decoder layer."""
+"""Falcon's trained modules: a two-layer LSTM that fuses tokens with features, and one decoder layer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Cell = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 """Maps of an LSTM layer's input and of its hidden state to the four gates, [.., D] -> [.., 4H] each."""
 LSTM_LAYERS = 2
 FEW = 4
-"""Largest number of pairs a row unrolled by hand on a CPU, where each call of nn.LSTM packs its weights anew."""
+"""Maximum number of pairs of a row for which the LSTM is unrolled on a CPU; every call of nn.LSTM packs its weights."""
 
 
 def multiplies_bfloat16() -> bool:
@@ -45,11 +45,11 @@ def multiplies_bfloat16() -> bool:
 class FalconNetwork(FeatureNetwork):
     """Falcon's relaxed causal semi-autoregressive head (Falcon, Section 3.2).
 
-    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first as in EAGLE. The
-    LSTM carries its state over the whole sequence and halves the width; a decoder layer of the target's
-    own kind, input norm included, attends under the relaxed causal mask. Of several layers only the last one does:
-    the others are causal, so that keys and values depend on the pairs up to their own. No norm follows: the output is
-    compared with features that have already passed the target's final norm.
+    A pair is the embedding of token i + 1 followed by feature i, [.., 2H], as in EAGLE. The LSTM carries its state over
+    the whole sequence and halves the width. A decoder layer of the target's type, with its input norm, attends under
+    the relaxed causal mask. With several layers, only the last one does; the others are causal, so that keys and values
+    depend only on the pairs up to their own. No norm follows, because the output is compared with features that have
+    passed the target's final norm.
     """
 
     spec = PairSpec(side_by_side=False)
@@ -61,19 +61,19 @@ class FalconNetwork(FeatureNetwork):
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config, layers)
         self.cells: Cells | None = None
-        """The LSTM's quantized layers, where the network was rounded."""
+        """The LSTM's quantized layers, if the network is quantized."""
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which native code may compute it, where its LSTM is rounded."""
+        """The modules with which native code can compute it, if its LSTM is quantized."""
         return None if self.cells is None else LevelModules(self.layer, cells=self.cells, block=self.block)
 
     def forward(
         self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """The predicted features of whole texts, [B, L, 2H] -> [B, L, H]; blocks end at the end.
+        """Returns the predicted features of whole texts, [B, L, 2H] -> [B, L, H]; the last block ends with the text.
 
-        A mask or a cache raises CompositionError: the LSTM runs along the text, whatever a mask hides.
+        A mask or a cache raises CompositionError, because the LSTM reads the whole text whatever a mask hides.
         """
         if mask is not None or cache is not None:
             raise CompositionError(
@@ -83,15 +83,15 @@ class FalconNetwork(FeatureNetwork):
         return super().forward(pairs, positions)
 
     def start(self, batch: int) -> State:
-        """The LSTM's hidden and cell state before the first pair: zeros, [2, B, H] each."""
+        """Returns the LSTM's hidden and cell state before the first pair: zeros, [2, B, H] each."""
         zeros = next(self.lstm.parameters()).new_zeros(LSTM_LAYERS, batch, self.lstm.hidden_size)
         return zeros, zeros
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The LSTM's outputs for the next pairs of every row, and its state after them.
+        """Returns the LSTM's outputs for the next pairs of every row, and its state after them.
 
-        [B, M, 2H] -> [B, M, H]. The state is the LSTM's hidden and cell state, [2, B, H] each. With `counts`
-        a row has that many pairs, and its outputs beyond are zeros.
+        [B, M, 2H] -> [B, M, H]. The state is the LSTM's hidden and cell state, [2, B, H] each. With `counts`, a row has
+        that many pairs, and its outputs beyond them are zeros.
         """
         if self.cells is not None and pairs.shape[1] <= self.cells.longest and not torch.is_grad_enabled():
             return self._by_cells(self.cells, pairs, state, counts)
@@ -108,9 +108,9 @@ class FalconNetwork(FeatureNetwork):
         return self._run(pairs, state)
 
     def text_inputs(self, pairs: Tensor) -> Tensor:
-        """The LSTM's outputs along whole texts, [B, L, 2H] -> [B, L, H].
+        """Returns the LSTM's outputs along whole texts, [B, L, 2H] -> [B, L, H].
 
-        Where autocast trains in bfloat16 on a CPU, by `recur`, whose backward pass takes half the time there.
+        If autocast trains in bfloat16 on a CPU, it uses `recur`, whose backward pass takes half the time.
         """
         if not (
             pairs.is_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
@@ -125,10 +125,10 @@ class FalconNetwork(FeatureNetwork):
         return outputs
 
     def _run(self, pairs: Any, state: State | None = None) -> tuple[Any, State]:
-        """nn.LSTM, whose products autocast leaves in float32 on a processor without bfloat16: oneDNN's fails there."""
-        self.lstm.flatten_parameters()  # cuDNN reads one piece of memory; loading and moving make several
+        """Runs nn.LSTM; without bfloat16 on the processor autocast stays in float32, since oneDNN's product fails."""
+        self.lstm.flatten_parameters()  # cuDNN needs contiguous weights; loading and moving break them up
         if state is not None:
-            state = state[0].contiguous(), state[1].contiguous()  # cuDNN takes no other
+            state = state[0].contiguous(), state[1].contiguous()  # cuDNN requires contiguous states
         if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16():
             with torch.autocast("cpu", enabled=False):
                 outputs, ends = self.lstm(pairs.float(), state)
@@ -137,7 +137,7 @@ class FalconNetwork(FeatureNetwork):
         return outputs, ends
 
     def _by_cells(self, cells: Cells, pairs: Tensor, state: State, counts: list[int] | None) -> tuple[Tensor, State]:
-        """Native predictions, row by row where rows have different numbers of pairs."""
+        """Runs the native cells, row by row if the rows have different numbers of pairs."""
         if counts is None or min(counts) == max(counts):
             return cells.run(pairs, *state)
         outputs, ends = pairs.new_zeros(*pairs.shape[:2], self.lstm.hidden_size), []
@@ -150,7 +150,7 @@ class FalconNetwork(FeatureNetwork):
         return outputs, (hidden, cell)
 
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Computes the LSTM pair by pair and without dropout: on a CPU this saves packing its weights."""
+        """Computes the LSTM pair by pair, without dropout; on a CPU this avoids packing its weights."""
         outputs, ends = pairs, []
         for (into, back), hidden, cell in zip(self._maps(), *state, strict=True):
             steps = []
@@ -173,7 +173,7 @@ class FalconNetwork(FeatureNetwork):
         ]
 
     def rounded(self, quantization: Quantization) -> FalconNetwork:
-        """A quantized copy; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
+        """Returns a quantized copy; the LSTM, the largest part, is quantized where a cycle runs it pair by pair."""
         network = round_layers(self, quantization)
         if self.lstm.hidden_size % 32 == 0:
             network.cells = Cells(

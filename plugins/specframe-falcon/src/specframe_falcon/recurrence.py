@@ -1,9 +1,9 @@
-"""The recurrence of an LSTM layer along whole texts, for training on a CPU.
+"""Recurrence of an LSTM layer along whole texts, for training on a CPU.
 
-What a step needs of its input is one product for all steps, made outside; a step itself is one product with the hidden
-state and a handful of sums. Its backward pass is as short: all factors that do not depend on later steps are made for
-all steps at once, and the weights' gradient is one product at the end. oneDNN's backward pass of nn.LSTM takes
-several times as long.
+The contribution of the inputs is one product for all steps, computed by the caller; a step is one product with the
+hidden state and a few sums. In the backward pass, all factors that do not depend on later steps are computed for all
+steps at once, and the weights' gradient is one product at the end. oneDNN's backward pass of nn.LSTM takes several
+times as long.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 
 def recur(gates: Tensor, back: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The hidden states of all steps, [B, L, H], and the last hidden and cell state, [B, H] each.
+    """Returns the hidden states of all steps, [B, L, H], and the last hidden and cell state, [B, H] each.
 
     Args:
-        gates: what the layer's input and biases add to the gates, [B, L, 4H], in nn.LSTM's order.
+        gates: contribution of the layer's input and biases to the gates, [B, L, 4H], in nn.LSTM's order.
         back: the matrix from the hidden state to the gates, [4H, H].
-        hidden: the state before the first step, [B, H]; no gradients reach it.
+        hidden: the state before the first step, [B, H]; it gets no gradients.
         cell: as `hidden`.
     """
     outputs, last = _Recurrence.apply(gates, back, hidden, cell)
@@ -28,16 +28,16 @@ def recur(gates: Tensor, back: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Te
 
 
 class _Recurrence(torch.autograd.Function):
-    """The steps one after the other; states in float32 or better, products in the dtype of the gates."""
+    """The sequence of steps; states in float32 or wider, products in the dtype of the gates."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, back: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden states, [B, L, H], in the dtype of the gates, and the last cell state."""
+        """Returns the hidden states, [B, L, H], in the dtype of the gates, and the last cell state."""
         batch, length, width = gates.shape
         size = width // 4
         product = gates.dtype
         wide = torch.promote_types(product, torch.float32)
-        steps = gates.transpose(0, 1).to(wide, copy=True).contiguous()  # [L, B, 4H]: the gates, activated in place
+        steps = gates.transpose(0, 1).to(wide, copy=True).contiguous()  # [L, B, 4H], activated in place
         hiddens = torch.empty(length + 1, batch, size, dtype=product, device=gates.device)
         cells = torch.empty(length + 1, batch, size, dtype=wide, device=gates.device)
         hiddens[0], cells[0] = hidden, cell
@@ -56,15 +56,15 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The gradients of the gates and of the matrix."""
+        """Returns the gradients of the gates and of the matrix."""
         steps, cells, hiddens, back = ctx.saved_tensors
         length, batch, width = steps.shape
         size = width // 4
         wide, product = steps.dtype, hiddens.dtype
         enter, forget, content, leave = steps.view(length, batch, 4, size).unbind(2)
         mouth = cells[1:].tanh()
-        through = leave * (1 - mouth.square())  # how a hidden state depends on its cell
-        factors = torch.stack(  # how a cell, and of the last gate the hidden state, depends on what enters the gates
+        through = leave * (1 - mouth.square())  # derivative of a hidden state by its cell
+        factors = torch.stack(  # derivatives of a cell, and for the last gate of the hidden state, by the gates' inputs
             [
                 content * enter * (1 - enter),
                 cells[:-1] * forget * (1 - forget),

@@ -1,4 +1,4 @@
-"""Accuracy of each head's best choices, by rank, on texts that it was not trained on."""
+"""Accuracy of each head's best choices, by rank, on texts not used in training."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 def rank_accuracies(
     drafter: Trainable, rollout: Rollout, teachers: Iterable[Teacher], ranks: int = 10
 ) -> list[list[float]]:
-    """accuracies[k][r]: the share of predictions of level k + 1 whose choice of rank r is the target's argmax.
+    """Returns accuracies[k][r], the share of level k + 1's predictions whose choice of rank r is the target's argmax.
 
-    The drafter is bound to the target whose `teach` gives the teachers; the rollout is the one that it is trained
-    with. `specframe.plugin.optimal_product_shape` makes trees of the result. Raises InputError when nothing was
-    scored.
+    The drafter is bound to the target whose `teach` returns the teachers; the rollout is the one used in its training.
+    `specframe.plugin.optimal_product_shape` turns the result into trees. Raises InputError if no prediction was scored.
     """
     was_training = drafter.module.training
     drafter.module.eval()
@@ -34,7 +33,7 @@ def rank_accuracies(
         students = [made] if isinstance(made, Student) else [part() for part in made.parts]
         parts += [_count(student, teacher, ranks) for student in students]
     drafter.module.train(was_training)
-    counts = sum(parts, torch.zeros(1, ranks + 1, dtype=torch.int64))  # [levels, ranks and all]
+    counts = sum(parts, torch.zeros(1, ranks + 1, dtype=torch.int64))  # [levels, ranks + 1], the total last
     if not bool(counts[:, ranks].all()):
         raise InputError("there is nothing to measure: the texts are too short, or nothing in them counts")
     shares: list[list[float]] = (counts[:, :ranks] / counts[:, ranks:]).tolist()
@@ -42,7 +41,7 @@ def rank_accuracies(
 
 
 def _count(student: Student, teacher: Teacher, ranks: int) -> Tensor:
-    """Counts the correct choices of each rank and, last, the predictions, per level: [levels, ranks + 1]."""
+    """Counts the correct choices of each rank and, last, all predictions, per level: [levels, ranks + 1]."""
     rows = torch.arange(len(student.position), device=student.position.device)[:, None]
     truth = teacher.logits.argmax(-1)[rows, student.position]  # [B, M]
     width = min(ranks, student.logits.shape[-1])

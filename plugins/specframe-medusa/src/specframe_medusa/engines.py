@@ -1,4 +1,4 @@
-"""Medusa's heads in the forms of vLLM and of their authors' own code.
+"""Medusa's heads in the forms of vLLM and of their authors' code.
 
 A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
@@ -27,9 +27,9 @@ COMMAND = (
 
 
 def export(form: str, network: MedusaNetwork, target: NeuralTarget, head: Head | None) -> Export:
-    """The heads in a form; `head` is the LM head that they share, None if each has its own.
+    """Returns the heads in a form; `head` is their shared LM head, None if each has its own.
 
-    Raises WeightsError where heads that share an LM head are asked for in the authors' form.
+    Raises WeightsError for heads with a shared LM head in the authors' form.
     """
     heads, layers, vocab = network.levels, network.layers, target.config.vocab_size
     checklist = [("reads", "the target's last hidden state, after its final norm")]
@@ -75,13 +75,13 @@ def export(form: str, network: MedusaNetwork, target: NeuralTarget, head: Head |
 
 
 def _vllm_name(name: str, layers: int) -> str:
-    """The name of a tensor of the published file in vLLM: `0.1.weight` is head 0's LM head after one block."""
+    """Returns vLLM's name of a published tensor: `0.1.weight` is head 0's LM head after one block."""
     head, place, *rest = name.split(".")
     return f"lm_heads.{head}.weight" if int(place) == layers else f"blocks.{head}.layers.{place}.{rest[-1]}"
 
 
 @torch.no_grad()
 def _rows(head: Head, target: NeuralTarget) -> Tensor:
-    """The rows of the shared LM head, [v, D], read off its answers to unit vectors."""
+    """Returns the rows of the shared LM head, [v, D], by applying it to unit vectors."""
     units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
     return (head(units) - head(torch.zeros_like(units[:1]))).T

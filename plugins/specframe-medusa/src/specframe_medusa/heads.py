@@ -1,4 +1,4 @@
-"""Common ground of Medusa's and Hydra's heads: their counts, and the initial weights of their LM heads."""
+"""Code shared by Medusa's and Hydra's heads: their counts, and the initial weights of their LM heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def start(heads: Iterable[nn.Linear], target: NeuralTarget) -> None:
-    """Makes every LM head a copy of the target's, as Medusa and Hydra start theirs."""
+    """Copies the target's LM head into every LM head, as Medusa and Hydra initialise theirs."""
     weight = output_weight(target)
     for head in heads:
         head.weight.copy_(weight)

@@ -1,4 +1,4 @@
-"""Hydra and Hydra++: heads that see the path they continue."""
+"""Hydra and Hydra++: heads that read the path that they continue."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Hydra(NeuralDrafter[HydraNetwork]):
     """The sequentially dependent heads of Ankner et al. 2024 (Hydra, and Hydra++ of the same paper).
 
     Head k reads the base state, the root's embedding and those of the k - 1 drafted tokens below it, and proposes the
-    next token: a level a forward, each with the law of its own path. The base state is the last true feature, or, with
-    `prefix`, the output of a decoder layer over all features. A tree deeper than there are heads is refused.
+    next token: one level per forward pass, with a law for each path. The base state is the last true feature or, with
+    `prefix`, the output of a decoder layer over all features. A tree deeper than the number of heads is refused.
 
-    Hydra++ is `prefix: true, layers: 4` and a training on the target's law (loss `cross-entropy` as it is).
+    Hydra++ is `prefix: true, layers: 4` and training on the target's law (loss `cross-entropy` with its defaults).
     Embeddings are the target's, frozen and not saved. LM heads are as for `medusa`, with a bias as published.
 
     Args:
-        heads: how many, and so how deep a draft may be.
+        heads: number of heads, which limits the depth of a draft.
         layers: residual blocks per head, the first of which reads the path; 4 in Hydra++.
-        prefix: put a decoder layer of the target's kind between its features and the heads, as in Hydra++.
+        prefix: put a decoder layer of the target's type between its features and the heads, as in Hydra++.
         dropout: before every block and LM head, in training only; 0.2 in the published Hydra++.
-        weights: a trained drafter's folder, as specframe writes it or in Hydra's layout, `zoo://name` or Hub
-            name; none: untrained.
+        weights: a trained drafter's folder, in specframe's or Hydra's layout, `zoo://name` or Hub name; none:
+            untrained.
         head: how the blocks' outputs become logits; none: an LM head for every level, as published.
     """
 
@@ -64,18 +64,18 @@ class Hydra(NeuralDrafter[HydraNetwork]):
         self.dropout = dropout
 
     def build(self, target: NeuralTarget) -> HydraNetwork:
-        """New heads for the target."""
+        """Returns new heads for the target."""
         vocab = target.vocab_size if self.head is None else None
         return HydraNetwork(target.config, self.levels, self.layers, vocab, self.prefix, self.dropout)
 
     def fresh(self, target: NeuralTarget) -> HydraNetwork:
-        """New heads, whose LM heads are the target's own at first."""
+        """Returns new heads whose LM heads are copies of the target's."""
         network = super().fresh(target)
         start(network.lm_heads(), target)
         return network
 
     def load(self, target: NeuralTarget, weights: str) -> HydraNetwork:
-        """The heads of a checkpoint, as specframe writes it or in Hydra's layout."""
+        """Loads the heads of a checkpoint in specframe's or Hydra's layout."""
         stored = published.find(weights, published.HYDRA)
         published.check(stored, "hydra", self.levels, r"(?:hydra_)?mlp\.(\d+)\.")
         if self.head is not None and any("lm_head." in name for name in stored.names):
@@ -91,11 +91,11 @@ class Hydra(NeuralDrafter[HydraNetwork]):
         return {"heads": self.levels, "layers": self.layers, "prefix": self.prefix}
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
-        """Writes the heads in the layout of Hydra's own code; `base` is the target's name."""
+        """Writes the heads in the layout of Hydra's code; `base` is the target's name."""
         embedding = _embedding(self.target)
         published.save_hydra(self.network, folder, embedding, base=base, layers=self.layers, dtype=dtype)
 
 
 def _embedding(target: NeuralTarget) -> Tensor:
-    """The target's token embeddings, [V, D]."""
+    """Returns the target's token embeddings, [V, D]."""
     return target.embed(torch.arange(target.vocab_size, device=target.device))

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 class Medusa(NeuralDrafter[MedusaNetwork]):
     """The parallel heads of Cai et al. 2024 (Medusa, Section 2.1), trained on a frozen target (Medusa-1).
 
-    Head k reads the last true feature f_i, the one that gave the root, token i + 1, and proposes token i + 1 + k.
-    One forward proposes all levels; the law of a level is the same below every node of the level above. A tree
-    deeper than there are heads is refused.
+    Head k reads the last true feature f_i, which gave the root, token i + 1, and proposes token i + 1 + k. One forward
+    pass proposes all levels; the law of a level is equal below all nodes of the level above. A tree deeper than the
+    number of heads is refused.
 
-    Every head has an LM head of its own, which starts as the target's: heads x V x D weights. With `head` they
-    share a frozen one, and only the residual blocks are trained ("version 2" of the published code is `full`).
-    Without `weights` the heads start as the target's own LM head, give or take a random bias.
+    Every head has its own LM head, initialised with the target's: heads x V x D weights. With `head` they share a
+    frozen one, and only the residual blocks are trained ("version 2" of the published code is `full`). Without
+    `weights`, the heads equal the target's LM head except for a random bias.
 
     Args:
-        heads: how many, and so how many levels are drafted.
+        heads: number of heads, which is the number of drafted levels.
         layers: residual blocks per head.
-        weights: a trained drafter's folder, as specframe or Medusa's code writes it, `zoo://name` or Hub name;
-            none: untrained.
+        weights: a trained drafter's folder, in specframe's or Medusa's layout, `zoo://name` or Hub name; none:
+            untrained.
         head: how the blocks' outputs become logits; none: an LM head for every level, as published.
     """
 
@@ -50,18 +50,18 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         self.layers = layers
 
     def build(self, target: NeuralTarget) -> MedusaNetwork:
-        """New heads for the target."""
+        """Returns new heads for the target."""
         vocab = target.vocab_size if self.head is None else None
         return MedusaNetwork(target.config.hidden_size, self.levels, self.layers, vocab)
 
     def fresh(self, target: NeuralTarget) -> MedusaNetwork:
-        """New heads, whose LM heads are the target's own at first."""
+        """Returns new heads whose LM heads are copies of the target's."""
         network = super().fresh(target)
         start(network.lm_heads(), target)
         return network
 
     def load(self, target: NeuralTarget, weights: str) -> MedusaNetwork:
-        """The heads of a checkpoint, as specframe or Medusa's code writes it."""
+        """Loads the heads of a checkpoint in specframe's or Medusa's layout."""
         stored = published.find(weights, published.MEDUSA)
         published.check(stored, "medusa", self.levels, r"(\d+)\.")
         if self.head is not None and f"0.{self.layers}.weight" in stored.names:
@@ -73,9 +73,9 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         return {"medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
 
     def export(self, form: str) -> Export:
-        """The heads as vLLM or Medusa's code reads them. Raises WeightsError where the form has no place for them."""
+        """Returns the heads in the form of vLLM or Medusa's code. Raises WeightsError if the form has no place."""
         return engines.export(form, self.network, self.target, self.head)
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
-        """Writes the heads as Medusa's own code reads them; `base` is the target's name."""
+        """Writes the heads in the layout of Medusa's code; `base` is the target's name."""
         published.save_medusa(self.network, folder, base=base, layers=self.layers, dtype=dtype)

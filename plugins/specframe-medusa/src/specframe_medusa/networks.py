@@ -1,4 +1,4 @@
-"""Trained modules: residual blocks on a feature, one stack a level, and the LM heads after them."""
+"""Trained modules: residual blocks on a feature, one stack per level, and the LM heads after them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ResBlock(nn.Module):
-    """x + SiLU(W x + b) with W zero at first (Medusa, Section 2.1.1).
+    """x + SiLU(W x + b) with W initialised to zero (Medusa, Section 2.1.1).
 
-    A block that reads `conditions` embeddings in addition to the feature, [.., (1 + conditions) D] -> [.., D], has a
-    projection for its residual (Hydra's code), which at first is the feature itself.
+    A block that also reads `conditions` embeddings, [.., (1 + conditions) D] -> [.., D], has a projection for its
+    residual (Hydra's code), which is initialised to select the feature.
     """
 
     def __init__(self, size: int, conditions: int = 0) -> None:
@@ -39,7 +39,7 @@ class ResBlock(nn.Module):
             self.res_connection = projection
 
     def forward(self, x: Tensor) -> Tensor:
-        """[.., (1 + conditions) D] -> [.., D]."""
+        """Maps [.., (1 + conditions) D] to [.., D]."""
         states: Tensor = self.res_connection(x) + silu(self.linear(x))
         return states
 
@@ -47,7 +47,7 @@ class ResBlock(nn.Module):
 class MedusaNetwork(DraftNetwork, nn.ModuleList):
     """Medusa's heads (Medusa, Section 2.1.1), under the names of the published checkpoints.
 
-    Head k is `k`: its residual blocks, then its own LM head, unless `vocab` is None and heads are shared.
+    Head k is `k`: its residual blocks, then its own LM head, unless `vocab` is None and the heads share one.
     """
 
     spec = PairSpec(imitates=None, feeds=False)
@@ -73,11 +73,11 @@ class MedusaNetwork(DraftNetwork, nn.ModuleList):
         return self(features)
 
     def open(self, embed: Embed, slots: int, room: int) -> LastFeature:
-        """A session without rows."""
+        """Returns an empty session."""
         return LastFeature(self._expand, self.spec)
 
     def lm_heads(self) -> list[nn.Linear]:
-        """The heads' own LM heads; none where they are shared."""
+        """The heads' own LM heads; empty if they share one."""
         return [part for head in self for part in head.children() if isinstance(part, nn.Linear)]
 
     def _expand(self, features: Tensor, frontier: Frontier) -> Predicted:
@@ -93,12 +93,12 @@ class MedusaNetwork(DraftNetwork, nn.ModuleList):
         return features
 
     def _read(self, hidden: Tensor) -> Tensor:
-        """The logits of all levels: [.., K, D] -> [.., K, V]."""
+        """Returns the logits of all levels: [.., K, D] -> [.., K, V]."""
         return torch.stack([head(part) for head, part in zip(self.lm_heads(), hidden.unbind(-2), strict=True)], -2)
 
 
 class Prefix(FeatureNetwork):
-    """Hydra++'s prefix attention: a decoder layer of the target's kind over its features alone, and a norm."""
+    """Hydra++'s prefix attention: a decoder layer of the target's type over its features alone, and a norm."""
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
@@ -106,17 +106,17 @@ class Prefix(FeatureNetwork):
         self.norm = nn.RMSNorm(config.hidden_size, eps=getattr(config, "rms_norm_eps", 1e-6))
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The features as they are."""
+        """Returns the features unchanged."""
         return pairs, state
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """The base states, [.., D] -> [.., D]."""
+        """Returns the base states, [.., D] -> [.., D]."""
         states: Tensor = self.norm(outputs)
         return states
 
 
 class HydraNetwork(DraftNetwork, nn.Module):
-    """Hydra's sequentially dependent heads (Ankner et al. 2024), with the prefix layer of Hydra++ or without.
+    """Hydra's sequentially dependent heads (Ankner et al. 2024), with or without the prefix layer of Hydra++.
 
     Head k reads the base state and the embeddings of the root and of the k - 1 drafted tokens below it.
     """
@@ -146,7 +146,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
     def forward(self, level: int, base: Tensor, path: Tensor) -> Tensor:
         """Applies the blocks of head `level` (from 1) to a base state and a path: [.., D], [.., level, D] -> [.., D].
 
-        The path holds the embeddings from the root down.
+        The path holds embeddings, starting with the root's.
         """
         states = torch.cat([base, path.flatten(-2)], -1)
         for block in self.mlp[level - 1].children():
@@ -163,7 +163,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
         return Predicted(torch.stack(hidden, 2), read=None if self.lm_head is None else self._read)
 
     def open(self, embed: Embed, slots: int, room: int) -> LastFeature | PrefixedFeature:
-        """A session without rows."""
+        """Returns an empty session."""
 
         def expand(base: Tensor, frontier: Frontier) -> Predicted:
             return self._expand(base, frontier, embed)
@@ -173,22 +173,22 @@ class HydraNetwork(DraftNetwork, nn.Module):
         )
 
     def lm_heads(self) -> list[nn.Linear]:
-        """The heads' own LM heads; none where they are shared."""
+        """The heads' own LM heads; empty if they share one."""
         return [head for head in self.lm_head or () if isinstance(head, nn.Linear)]
 
     def _expand(self, base: Tensor, frontier: Frontier, embed: Embed) -> Predicted:
-        """The level below each frontier node, given the base states [B, D]."""
+        """Returns the level below each frontier node, given the base states [B, D]."""
         climb, depth = _climb(frontier)  # [B, F, levels + 1], [B, F]
         depths = Depths.of(frontier, depth, "hydra", self.levels)
         base = base[:, None].expand(-1, climb.shape[1], -1)
-        embedded = embed(climb)  # [B, F, levels + 1, D], a node's own token first, the root's last
+        embedded = embed(climb)  # [B, F, levels + 1, D], from the node's own token to the root's
         hidden = depths.choose(lambda level: self(level, base, embedded[:, :, :level].flip(2)))[:, :, None]
         if self.lm_head is None:
             return Predicted(hidden)
         return Predicted(hidden, read=lambda states: depths.choose(lambda level: self._logits(level, states)))
 
     def _read(self, hidden: Tensor) -> Tensor:
-        """The logits of all levels: [.., K, D] -> [.., K, V]."""
+        """Returns the logits of all levels: [.., K, D] -> [.., K, V]."""
         return torch.stack([self._logits(level, part) for level, part in enumerate(hidden.unbind(-2), 1)], -2)
 
     def _logits(self, level: int, hidden: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
 
 
 class PrefixedFeature:
-    """The prefix layer's output at the last true feature of every row; keys and values of those before are cached."""
+    """The prefix layer's output at each row's last true feature; keys and values of earlier features are cached."""
 
     def __init__(self, prefix: Prefix, expand: Callable[[Tensor, Frontier], Predicted], slots: int, room: int) -> None:
         def nothing(tokens: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class PrefixedFeature:
         self._expand = expand
 
     def commit(self, committed: Committed) -> None:
-        """Stores the committed pairs; the next draft's first forward reads them."""
+        """Stores the committed pairs; the next draft's first forward pass reads them."""
         self._session.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -214,14 +214,14 @@ class PrefixedFeature:
         self._session.keep(rows)
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The predictions below each frontier node."""
+        """Returns the predictions below each frontier node."""
         root = TokenTree.root_only(frontier.tree.tokens[:, 0])
         base = self._session.expand(Frontier(root, torch.zeros_like(root.tokens))).hidden[:, 0, 0]
         return self._expand(base, frontier)
 
 
 def _climb(frontier: Frontier) -> tuple[Tensor, Tensor]:
-    """The tokens from each frontier node up, [B, F, levels + 1], the root's to the end; and the nodes' depth [B, F]."""
+    """Returns the tokens from each frontier node up, [B, F, levels + 1], padded with the root's; and depths [B, F]."""
     tree, node = frontier.tree, frontier.nodes
     tokens, depth = [], torch.zeros_like(node)
     for _ in range(tree.levels + 1):

@@ -1,6 +1,6 @@
-"""The layouts that Medusa and Hydra checkpoints are published in: found, read, and written again.
+"""Published layouts of Medusa and Hydra checkpoints: how they are found, read and written.
 
-Weights are copied in place, through a view of the network whose parameters have the published names; so weights that
+Weights are copied in place, through a view of the network whose parameters have the published names, so weights that
 are loaded and written again have the same bits.
 """
 
@@ -38,9 +38,9 @@ class Stored:
 
 
 def find(weights: str, published: str) -> Stored:
-    """The checkpoint at a folder, zoo:// or Hub name: as specframe saves it, or as it is published.
+    """Finds the checkpoint at a folder, zoo:// or Hub name: in specframe's layout, or the published one.
 
-    Raises WeightsError where there is neither; for a .pt file it explains how to convert it, since it is never loaded.
+    Raises WeightsError if there is neither. A .pt file is never loaded; the message explains how to convert it.
     """
     folder = checkpoint.locate(weights)
     file = next((name for name in (OWN, published) if checkpoint.has_weights(folder, file=name)), None)
@@ -56,10 +56,10 @@ def find(weights: str, published: str) -> Stored:
 
 
 def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:
-    """Raises WeightsError for another drafter's checkpoint, or another number of heads than wanted.
+    """Raises WeightsError for another drafter's checkpoint, or another number of heads than requested.
 
-    Heads are counted in the tensors, where `pattern` captures a head's number: published configs are not to be
-    relied on (Medusa's v1.3 ones have 2 heads, and their files have 5).
+    Heads are counted in the tensors, where `pattern` captures a head's number, because published configs are unreliable
+    (Medusa's v1.3 ones have 2 heads, and their files have 5).
     """
     found = checkpoint.read_config(stored.folder).get("format", kind)
     if found != kind:
@@ -75,12 +75,12 @@ def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:
 class HydraView(nn.Module):
     """A Hydra network under its published names, which include copies of the target's embedding.
 
-    With the prefix layer the published modules have a dropout before every block and LM head, which has a place
-    in their numbering.
+    With the prefix layer, the published modules have a dropout before every block and LM head, which counts in their
+    numbering.
     """
 
     def __init__(self, network: HydraNetwork, embedding: Tensor, names: Iterable[str]) -> None:
-        """The view has the embeddings that are among `names`."""
+        """Creates a view with the embeddings that are among `names`."""
         super().__init__()
         with_dropout = network.prefix is not None
 
@@ -95,7 +95,7 @@ class HydraView(nn.Module):
             self.prefix_embeding_layer = nn.Module()
             self.prefix_embeding_layer.layers = nn.ModuleList([network.prefix.layer.layer])
             self.prefix_embeding_layer.norm = network.prefix.norm
-            if "prefix_embeding_layer.embed_tokens.weight" in names:  # no forward of theirs uses it
+            if "prefix_embeding_layer.embed_tokens.weight" in names:  # their forward pass never uses it
                 self.prefix_embeding_layer.embed_tokens = nn.Embedding.from_pretrained(embedding.clone())
         if "input_embed_fn.weight" in names:
             self.input_embed_fn = nn.Embedding.from_pretrained(embedding.clone())
@@ -107,7 +107,7 @@ def load_hydra(network: HydraNetwork, stored: Stored, embedding: Tensor) -> None
     checkpoint.load(view, stored.folder, file=stored.file)
     if "input_embed_fn.weight" in stored.names:
         wanted, found = embedding.float(), view.input_embed_fn.weight.float()
-        if (found - wanted).norm() > 0.01 * wanted.norm():  # the same in another precision is well below that
+        if (found - wanted).norm() > 0.01 * wanted.norm():  # rounding to another precision is well below this
             raise WeightsError(
                 f"the heads in {stored.folder} belong to another target: their copy of its token embedding differs"
             )
@@ -116,7 +116,7 @@ def load_hydra(network: HydraNetwork, stored: Stored, embedding: Tensor) -> None
 def save_medusa(
     network: nn.Module, folder: str | Path, *, base: str, layers: int, dtype: torch.dtype = torch.float16
 ) -> None:
-    """Writes config.json and medusa_lm_head.safetensors, as Medusa's own code reads them.
+    """Writes config.json and medusa_lm_head.safetensors in the layout of Medusa's code.
 
     `base` is the target's name; `dtype` is that of the stored tensors, float16 as published.
     """
@@ -137,9 +137,9 @@ def save_hydra(
     layers: int,
     dtype: torch.dtype = torch.float16,
 ) -> None:
-    """Writes config.json and hydra_lm_head.safetensors, as Hydra's own code has them (it reads .pt).
+    """Writes config.json and hydra_lm_head.safetensors in the layout of Hydra's code (which reads .pt).
 
-    The prefix layer's unused embedding gets the target's, `embedding` [V, D].
+    The prefix layer's unused embedding is stored as the target's, `embedding` [V, D].
     """
     names = ("prefix_embeding_layer.embed_tokens.weight", "input_embed_fn.weight")
     config = {

@@ -6,13 +6,13 @@ from specframe import InputError
 
 
 def published_shape(name: str = "mc_sim_7b_63", depth: int | None = None) -> list[str]:
-    """The paths of a tree that Medusa's authors published, for `tree: {use: fixed, paths: ...}`.
+    """Returns the paths of a tree that Medusa's authors published, for `tree: {use: fixed, paths: ...}`.
 
-    All have 63 nodes below the root and at most four levels; `depth` drops deeper nodes. Raises InputError for an
+    All trees have 63 nodes below the root and at most four levels; `depth` drops deeper nodes. Raises InputError for an
     unknown name.
 
-    They come from measured accuracies (`rank_accuracies`) by a greedy search for the largest expected gain (Medusa,
-    Section 2.3.3), which is `specframe.components.trees.optimal.optimal_product_shape`.
+    They were found from measured accuracies (`rank_accuracies`) by a greedy search for the largest expected gain
+    (Medusa, Section 2.3.3), which is `specframe.components.trees.optimal.optimal_product_shape`.
     """
     if name not in PUBLISHED:
         raise InputError(f"no published tree is called {name!r}; there are {', '.join(PUBLISHED)}")

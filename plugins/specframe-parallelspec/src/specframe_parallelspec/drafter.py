@@ -1,4 +1,4 @@
-"""ParallelSpec's drafter: all levels of a draft from one forward, prompted by [MASK] tokens."""
+"""ParallelSpec's drafter: drafts all levels in one forward pass, prompted by [MASK] tokens."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ EAGLE = {"fc.weight", "layers.0.mlp.up_proj.weight"}
 class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
     """The parallel drafter of Xiao et al. 2024 (ParallelSpec).
 
-    A forward reads the entries committed since the last one and, after them, K [MASK] tokens: the root's entry gives
-    the law of the first level and [MASK] k that of level k + 1, so K + 1 levels cost one forward, whatever tokens are
-    drawn there. The [MASK]s are not cached. A deeper tree continues from the drafted tokens, K + 1 levels at a time.
+    A forward pass reads the entries committed since the last one, followed by K [MASK] tokens. The root's entry gives
+    the law of the first level and [MASK] k that of level k + 1, so one pass predicts K + 1 levels, independently of the
+    tokens drawn at each. The [MASK]s are not cached. A deeper tree continues from the drafted tokens, K + 1 levels at a
+    time.
 
-    With `features` it is EAGLE's drafter turned parallel (EAGLE-ParallelSpec): an entry is a token and the
-    feature before it. Without, it reads tokens alone and stands for Medusa's heads (Medusa-ParallelSpec).
+    With `features` it is EAGLE's drafter made parallel (EAGLE-ParallelSpec): an entry is a token and the feature before
+    it. Without, it reads tokens alone and replaces Medusa's heads (Medusa-ParallelSpec).
 
-    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from the
-    same random weights in every run.
+    Embedding and head are the target's, frozen and not saved. Without `weights`, the network starts from random weights
+    that are equal in every run.
 
     Args:
-        masks: the paper's K, the number of [MASK] tokens; a forward proposes K + 1 levels.
-        features: whether it reads the target's features with the tokens.
-        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Surplus masks are dropped.
-            With `features` it may be EAGLE's, from which training then begins: its layer is kept, the masks are new.
+        masks: the paper's K, the number of [MASK] tokens; a forward pass proposes K + 1 levels.
+        features: whether it reads the target's features in addition to the tokens.
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Surplus masks are dropped. With
+            `features` it may be EAGLE's, from which training starts: its layer is kept, the masks are new.
         head: how its outputs become logits; none: the target's own head.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
         compile: whether torch.compile computes its decoder layers while it decodes; not with `quantize` on a CPU.
     """
 
-    # Of tokens alone it drafts without features, but it may be trained on them: its outputs are the LM head's inputs.
+    # Without `features`, it may still be trained on features: its outputs are the LM head's inputs.
     name = "parallelspec"
 
     def __init__(
@@ -65,11 +66,11 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
         self.features = features
 
     def build(self, target: NeuralTarget) -> ParallelSpecNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         return ParallelSpecNetwork(target.config, self._masks, self.features)
 
     def load(self, target: NeuralTarget, weights: str) -> ParallelSpecNetwork:
-        """The network of a checkpoint; if it has more masks than requested, the first ones are used."""
+        """Loads the network of a checkpoint; if it has more masks than requested, the first ones are used."""
         config = checkpoint.read_config(weights)
         if self.features and "masks" not in config and checkpoint.shapes(weights).keys() >= EAGLE:
             return self._begun(target, weights)
@@ -81,9 +82,9 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
         return network
 
     def _begun(self, target: NeuralTarget, weights: str) -> ParallelSpecNetwork:
-        """A network that is EAGLE's layer with new masks."""
+        """Returns a network with EAGLE's layer and new masks."""
         network = self.fresh(target)
-        assert network.fc is not None  # there are features
+        assert network.fc is not None  # true for a network with features
         checkpoint.load(nn.ModuleDict({"fc": network.fc, "layers": nn.ModuleList([network.layer.layer])}), weights)
         logger.warning(
             "drafter parallelspec: %s is EAGLE's and has no masks: train it; drafts beyond a first token are random",

@@ -12,8 +12,8 @@ from transformers.cache_utils import Cache
 def visible(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
     """Returns the attention mask of the [MASK]s of groups first .. last - 1: [G K, last + G K] bool.
 
-    G = last - first and K = `masks`. The keys are the text's first `last` entries, then the [MASK]s themselves, group
-    by group. [MASK] k of the group that entry i begins sees the text up to i and the [MASK]s 1 .. k of its own group,
+    G = last - first and K = `masks`. The keys are the text's first `last` entries, followed by the [MASK]s, group by
+    group. [MASK] k of the group that starts at entry i sees the text up to i and the [MASK]s 1 .. k of its own group,
     never those of another (ParallelSpec, Figure 3).
     """
     group = torch.arange(first, last, device=device).repeat_interleave(masks)  # [G K]
@@ -30,9 +30,9 @@ def places(first: int, last: int, masks: int, device: torch.device | str | None 
 
 
 class GroupCache(Cache):
-    """The text's keys and values, with gradients: the first forward leaves them, every later one sees them.
+    """The text's keys and values, with gradients: written by the first forward pass, visible to later ones.
 
-    `seen`: how many entries of the text a later forward sees; its own follow them and are forgotten.
+    `seen` is the number of text entries that a later pass sees; its own entries follow these and are not kept.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class GroupCache(Cache):
         self.seen = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The keys and values that the queries of this forward may see, [B, H, S, D] each."""
+        """Returns the keys and values that this pass's queries may see, [B, H, S, D] each."""
         if self.text is None:
             self.text = key_states, value_states
             return self.text

@@ -1,4 +1,4 @@
-"""Trained modules: K [MASK] tokens and one decoder layer, over tokens and features or over tokens alone."""
+"""ParallelSpec's trained modules: K [MASK] tokens and one decoder layer, over tokens and features or tokens alone."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 CHUNK = 64
-"""Number of groups predicted at a time: enough to keep the machine busy, few enough for their mask to be small."""
+"""Number of groups predicted at a time: large enough to use the processor well, small enough for a small mask."""
 
 
 class ParallelSpecNetwork(FeatureNetwork):
     """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
 
-    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 and feature i, [.., 2H],
-    embedding first; `fc` maps 2H to H, and the decoder layer has no input norm. No norm follows, since the output is
-    compared with features that have passed the target's. Without, it is the Transformer that takes the place of
-    Medusa's heads: embeddings alone, a whole layer, and a norm.
+    With `features` it is EAGLE's head made parallel: a pair is the embedding of token i + 1 followed by feature i, [..,
+    2H]; `fc` maps 2H to H, and the decoder layer has no input norm. No norm follows, because the output is compared
+    with features that have passed the target's. Without `features`, it is the Transformer that replaces Medusa's heads:
+    embeddings alone, a complete layer, and a norm.
 
-    A [MASK] is a trained embedding. The feature paired with it is the newest there is, the one of the pair that
-    begins its group.
+    A [MASK] is a trained embedding. It is paired with the newest feature, that of the pair at which its group starts.
     """
 
     def __init__(self, config: PretrainedConfig, masks: int, features: bool) -> None:
@@ -47,16 +46,16 @@ class ParallelSpecNetwork(FeatureNetwork):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions of every group along texts; the tokens after its entry have no part in them."""
+        """Returns the predictions of every group along texts; they do not use the tokens after the group's entry."""
         pairs = torch.cat([embed(tokens[:, : features.shape[1]]), features], -1)
         return self.predicted(self.groups(pairs))
 
     def groups(self, pairs: Tensor, chunk: int = CHUNK) -> Tensor:
-        """The layer's outputs for every group of whole texts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
+        """Returns the outputs for every group of whole texts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
 
-        Entry i begins group i, which predicts the features i + 1 .. i + 1 + K. Entries see the text up to
-        themselves and are asked once; the groups' [MASK]s are asked `chunk` groups at a time against the
-        keys and values that the entries left, so that no mask is wider than the text and one chunk.
+        Group i starts at entry i and predicts the features i + 1 .. i + 1 + K. Entries see the text up to themselves
+        and are computed once. The groups' [MASK]s are computed for `chunk` groups at a time against the entries' keys
+        and values, so that no mask is wider than the text and one chunk.
         """
         inputs, _ = self.inputs(pairs, ())
         batch, length, _ = inputs.shape
@@ -77,12 +76,12 @@ class ParallelSpecNetwork(FeatureNetwork):
         return torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2)
 
     def keep_masks(self, count: int) -> None:
-        """Keeps the first [MASK]s. Their predictions do not change: a [MASK] sees none of those after it."""
+        """Keeps the first `count` [MASK]s. Their predictions do not change, as a [MASK] sees none of the later ones."""
         self.masks = nn.Parameter(self.masks.detach()[:count].clone())
         self.levels = 1 + count
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """The layer's inputs for the [MASK]s after each pair, [.., 2H] -> [.., K, H]."""
+        """Returns the layer's inputs for the [MASK]s after each pair, [.., 2H] -> [.., K, H]."""
         count, size = self.masks.shape
         embedded = self.masks.expand(*pairs.shape[:-1], -1, -1)
         if self.fc is None:
@@ -92,16 +91,16 @@ class ParallelSpecNetwork(FeatureNetwork):
         return fused
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """Returns the LM head's input, [.., H] -> [.., H]; over tokens alone there is a norm before it."""
+        """Returns the LM head's input, [.., H] -> [.., H]; without `features`, after a norm."""
         normed: Tensor = self.norm(outputs)
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """The outputs as they are: they are compared with features that have passed the target's norm."""
+        """Returns the outputs unchanged: they are compared with features that have passed the target's norm."""
         return self.hidden(outputs)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        """Returns the layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; the state is not used."""
         if self.fc is None:
             return pairs[..., : pairs.shape[-1] // 2], state
         return self.fc(pairs), state

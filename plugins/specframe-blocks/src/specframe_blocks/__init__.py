@@ -1,4 +1,4 @@
-"""Blocks of tokens in one forward pass, as a specframe plugin; importing this package imports no torch."""
+"""Drafters that draft a block of tokens in one forward pass; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers what drafts blocks of tokens, and what trains it."""
+    """Registers the drafters of blocks, and the rollouts and losses that train them."""
     register(
         "drafter",
         "dflash",

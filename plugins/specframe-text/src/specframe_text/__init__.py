@@ -1,4 +1,4 @@
-"""Drafts from text, as a specframe plugin; importing this package imports no torch."""
+"""Drafters that copy or collect text; importing this package imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree policies and what judges and prepares trees, as a specframe plugin; importing this package imports no torch."""
+"""Tree policies, verifiers, and wrappers of drafters; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the policies, the verifiers, and the drafters around others."""
+    """Registers the tree policies, the verifiers, and the drafters that wrap others."""
     register(
         "tree",
         "adaptive",

@@ -1,4 +1,4 @@
-"""A tree as deep as pays: the depth follows recent acceptance and the cost of a cycle."""
+"""A tree of adaptive depth, which follows recent acceptance and the cost of a cycle."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from specframe.plugin import Context, Cycle, Draw, Expand, Shape, TokenTree, fil
 from specframe_trees.costs import read_known
 
 GUESSED, FIRST, RISE = 2.0, 0.5, 0.25
-"""Number of cycles that a guess of a level's acceptance is worth; the guess for the first level; and the share of the
-way to 1 by which a deeper level's guess exceeds the one above it."""
+"""Weight, in cycles, of the assumed acceptance of a level; the assumption for the first level; and the share of the
+distance to 1 by which the assumption for a deeper level exceeds the acceptance of the level above it.
+"""
 
 MEASURED = 8.0
-"""Number of cycles that acceptance by a file of `specframe profile` is worth."""
+"""Weight, in cycles, of the acceptance in a file of `specframe profile`."""
 
 
 class Adaptive:
-    """The first levels of a shape, as many as give the most tokens per cost (SmartSpec's goodput, Liu et al. 2024).
+    """The number of levels with the most tokens per cost (SmartSpec's goodput, Liu et al. 2024), of a fixed shape.
 
-    A row's expected tokens with a draft of d levels are 1 + a1 + a1 a2 + ... + a1 ... ad, where a_l is the share of its
-    recent cycles that accepted a node of level l among those that reached the level above and had drafted it. Divided
-    by the cost of the cycle they are the row's expected rate, and the depth with the largest rate is drafted; it may be
-    0, a cycle of plain decoding. A cycle counts (1 - 1/memory) times as much as the one after it. For a level that has
-    not been drafted for long the acceptance in the file of `specframe profile` is assumed, or without a file one
-    slightly better than that of the level above it. So a session starts with a depth that is good on average, and
-    abandoned depths are tried again.
+    A row's expected tokens with a draft of d levels are 1 + a1 + a1 a2 + ... + a1 ... ad, where a_l is the share of
+    recent cycles that accepted a node of level l, among those that had drafted level l and reached the level above.
+    Divided by the cost of the cycle, this is the row's expected rate. The depth with the largest rate is drafted; it
+    may be 0, a cycle of plain decoding. The weight of a cycle decreases by the factor 1 - 1/memory with every later
+    cycle. For a level that has not been drafted recently, the acceptance in the file of `specframe profile` is assumed,
+    or without a file slightly more than that of the level above. Sessions thus start with a depth that is good on
+    average, and abandoned depths are tried again.
 
-    The choice is made from verdicts of earlier cycles before anything is drawn: that is no peeking, and the draft
-    is exact. Costs are options and not the clock, so that a seed gives the same tokens on every machine. Each
-    row decides for itself, by its own past; a batch drafts as deep as its deepest row, and the others
-    stop early: their fewer nodes save no time then, as those of the deepest row are computed.
+    The depth is chosen from verdicts of earlier cycles before anything is drawn, so the draft remains exact. Costs are
+    options, not measured during decoding, so that a seed gives the same tokens on every machine. Each row decides by
+    its own past. A batch drafts as deep as its deepest row, and other rows stop early; their missing nodes then save no
+    time, because those of the deepest row are computed anyway.
 
-    Each cycle costs one look at the rows from the host.
+    Each cycle needs one host sync.
 
     Options:
-        costs: the cost of a cycle with 0, 1, 2 ... `depth` levels, in any unit; or the file of `specframe profile`,
-            which also has how often a level is accepted, to begin with
-        depth: how many levels to draft at most
+        costs: the cost of a cycle with 0, 1, 2 ... `depth` levels, in any unit; or a file of `specframe profile`, which
+            also has the initial acceptance of each level
+        depth: maximum number of drafted levels
         widths: the number of children per node, level by level; the last serves all deeper levels
         draw: top, iid or without_replacement
-        memory: how many cycles the estimates look back
+        memory: number of cycles over which acceptance is averaged
     """
 
     def __init__(
@@ -75,15 +76,15 @@ class Adaptive:
         if len(listed) <= depth or min(listed) <= 0:
             raise InputError(f"costs are {depth + 1} positive numbers, for drafts of 0 to {depth} levels, got {listed}")
         self._costs = torch.tensor(listed, dtype=torch.float64)  # [D + 1]
-        self._tried: Tensor | None = None  # [B, D] discounted cycles that tested a level; None: nothing is known
-        self._accepted: Tensor | None = None  # [B, D] and those that passed it
+        self._tried: Tensor | None = None  # [B, D] discounted cycles that tested a level; None: none yet
+        self._accepted: Tensor | None = None  # [B, D] of these, cycles that passed it
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets earlier sessions: a row's tokens follow from its prompt and its seed."""
+        """Starts a session without observations, so that a row's tokens depend only on its prompt and seed."""
         self._tried = self._accepted = None
 
     def observe(self, cycle: Cycle) -> None:
-        """Counts, level by level, how far the rows' cycles came and whether they went on; new rows start at zero."""
+        """Counts, level by level, which levels the cycle's rows tested and passed; new rows start at zero."""
         verdict = cycle.verdict
         if self._tried is None or self._accepted is None:
             self._tried = self._accepted = torch.zeros(0, self.depth, dtype=torch.float64, device=verdict.length.device)
@@ -102,7 +103,7 @@ class Adaptive:
             self._tried, self._accepted = self._tried[rows], self._accepted[rows]
 
     def smaller(self) -> Adaptive:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         small = copy(self)
         small.depth = min(self.depth, 2)
         small.shape = self.shape.smaller()
@@ -112,24 +113,24 @@ class Adaptive:
         return small
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: as many levels as the deepest row has, invalid where others have stopped."""
-        depth = self.expected(root).argmax(1).tolist()  # of equals the shallower
+        """Returns the tree below root [B], as deep as the deepest row; nodes of rows that stop earlier are invalid."""
+        depth = self.expected(root).argmax(1).tolist()  # of equal rates, the smaller depth
         return fill(self.shape, self.draw, expand, root, context, depth)
 
     def expected(self, root: Tensor) -> Tensor:
-        """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
+        """Returns the expected tokens per cost of every depth, by row of root [B]: [B, D + 1] float64, on the host."""
         return self.tokens(root) / self._costs
 
     def tokens(self, root: Tensor, usual: Sequence[float] | None = None) -> Tensor:
-        """Expected tokens of a cycle of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host.
+        """Returns the expected tokens of a cycle of every depth, by row of root [B]: [B, D + 1] float64, on the host.
 
-        `usual` is the acceptance of levels that a row has not tested for long, in place of that of the file.
+        `usual` replaces the file's acceptance for levels that a row has not tested recently.
         """
         shares = self._shares(root, usual)  # [B, D]
         return torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
 
     def _shares(self, root: Tensor, usual: Sequence[float] | None = None) -> Tensor:
-        """The estimated acceptance of every level, given the one above: [B, D], on the host."""
+        """Returns the estimated acceptance of every level, given the one above: [B, D], on the host."""
         if self._tried is None or self._accepted is None:
             nothing = [0.0] * self.depth
             counts = [[nothing, nothing]] * len(root)
@@ -141,7 +142,7 @@ class Adaptive:
 
     @property
     def usual(self) -> Sequence[float]:
-        """The acceptance by level in the file of `specframe profile`; none: there is no file."""
+        """The acceptance by level in the file of `specframe profile`; empty without a file."""
         return self._usual
 
 
@@ -154,11 +155,11 @@ def tested(cycle: Cycle, depth: int) -> tuple[Tensor, Tensor]:
 
 
 def estimated(tried: Sequence[float], accepted: Sequence[float], usual: Sequence[float]) -> list[float]:
-    """The acceptance of every level, given the one above, by counts of cycles that tested it and that passed.
+    """Estimates the acceptance of every level, given the one above, from numbers of cycles that tested and passed it.
 
-    `usual` is assumed to begin with, for as many levels as it has.
+    `usual` is the initial assumption, for as many levels as it has.
     """
-    # A level builds on the one above: few numbers, one after the other, are quicker without tensors.
+    # Each level depends on the one above; for few numbers a loop is faster than tensors.
     shares: list[float] = []
     for level in range(len(tried)):
         guess, worth = (shares[-1] + RISE * (1 - shares[-1]) if shares else FIRST), GUESSED

@@ -1,4 +1,4 @@
-"""Cost and yield of a cycle by the depth of its draft, as `specframe profile` measured them."""
+"""Cost and expected tokens of a cycle by draft depth, as `specframe profile` measured them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from specframe.plugin import rising
 def cycle_costs(
     sizes: Sequence[int], *, draft_seconds: float, cycle_seconds: Mapping[int, float], block: int = 1
 ) -> list[float]:
-    """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
+    """Returns the seconds of a cycle with a draft of 0, 1, 2 ... levels.
 
-    sizes[d] is the node count of a draft of d levels, the root included. `cycle_seconds` is the time of a cycle without
-    the drafter's forwards, by the node count; `draft_seconds` a drafter forward, which proposes `block` levels. The
-    cycle is read off between the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest.
-    Where more nodes were timed faster than fewer, the machine drifted: neighbours get their mean until no time falls.
-    Raises InputError for more nodes than were timed.
+    sizes[d] is the node count of a draft of d levels, including the root. `cycle_seconds` is the time of a cycle
+    without the drafter's forward passes, by node count; `draft_seconds` the time of one drafter pass, which proposes
+    `block` levels. Cycle times are interpolated between timed sizes; below the smallest timed size they are constant.
+    If a larger size was timed as faster than a smaller one, the machine drifted: neighbours are averaged until times do
+    not decrease. Raises InputError for more nodes than were timed.
     """
     timed = rising(sorted(cycle_seconds.items()))
     if not timed or sizes[-1] > timed[-1][0]:
@@ -36,24 +36,24 @@ def cycle_costs(
 
 @dataclass(frozen=True)
 class Known:
-    """Figures of a shape in a file of `specframe profile`."""
+    """Values for a shape from a file of `specframe profile`."""
 
     costs: list[float]
     """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
     rows: int
     """Number of rows decoded together."""
     context: float
-    """Mean number of tokens of the longest of these rows."""
+    """Length of the longest of these rows in tokens, on average."""
     acceptance: list[float]
-    """Share of cycles that go on to a node of each level, after first choices, as deep as was measured."""
+    """Share of cycles that continue to a node of each level, below first choices, to the measured depth."""
     reading: float = 0.0
-    """Seconds in which the drafter reads a token of a prompt."""
+    """Seconds in which the drafter reads one prompt token."""
 
 
 def read_known(path: Path, widths: Sequence[int]) -> Known:
-    """Costs and acceptance of drafts with `widths` children per node, level by level, from the file.
+    """Reads costs and acceptance of drafts with `widths` children per node, level by level, from the file.
 
-    Raises InputError where it cannot be read, or holds too little.
+    Raises InputError if it cannot be read or its data do not suffice.
     """
     sizes = list(accumulate(accumulate(widths, mul), initial=1))
     try:

@@ -1,4 +1,4 @@
-"""DySpec: a sampled tree under a budget, grown where a token is most likely to be reached and accepted."""
+"""DySpec: a sampled tree with a node budget, grown where a token is most likely to be reached and accepted."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from specframe.plugin import Context, Draw, Expand, Forecast, Growth, Promise, R
 class DySpec:
     """The `nodes` best child slots of a tree drawn without replacement (Xiong et al. 2024, DySpec).
 
-    A slot's value is the drafter's estimate that the verifier reaches the slot: the probability of the path above it,
-    times the mass of the node's law that the earlier siblings leave. It is known before the slot's own token is drawn,
-    and falls along every edge and from sibling to sibling, so that the best slots form a tree and whether a slot is
-    among them does not depend on its token: the draft stays exact. The paper draws slot by slot, with a forward of the
-    drafter for each; here a level is drawn at a time, and slots that are certain to be beaten are not drawn.
+    A slot's value is the drafter's estimate of the probability that the verifier reaches the slot: the probability of
+    the path above it, times the mass of the node's law that the earlier siblings leave. It is known before the slot's
+    token is drawn, and it decreases along every edge and from sibling to sibling. The best slots therefore form a tree,
+    and whether a slot is among them does not depend on its token, so the draft remains exact. The paper draws slot by
+    slot, with one forward pass of the drafter each. Here a level is drawn at a time, and slots that cannot be among the
+    best are not drawn.
 
-    The best `width` nodes of a level become the parents of the next, with at most `width` children each; with
-    `width` as large as `nodes` that is no limit. `nodes` does not count the root.
+    The best `width` nodes of a level become the parents of the next, with at most `width` children each; with `width`
+    equal to `nodes` this is no restriction. `nodes` does not count the root.
 
     Options:
-        nodes: how many drafted tokens the target scores, the root not counted
-        depth: how many levels to draft
+        nodes: number of drafted tokens that the target scores, without the root
+        depth: number of drafted levels
         width: parents per level, and children per parent
         threshold: slots of a smaller value are left out, and the tree is as wide as the batch's fullest row
     """
@@ -39,25 +40,25 @@ class DySpec:
         self.width = width
         self.threshold = threshold
         self.budget = min(nodes, width + (depth - 1) * width**2)
-        # Not settled: whether a sibling is drawn may depend on the ones before it.
+        # Sibling counts are not fixed: whether a sibling is drawn may depend on the ones before it.
         self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), self.budget + 1, depth)
 
     def smaller(self) -> DySpec:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         most = (min(self.budget, 4), min(self.depth, 2), min(self.width, 2))
         return DySpec(nodes=most[0], depth=most[1], width=most[2], threshold=self.threshold)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: `nodes` nodes, invalid where there are fewer slots worth a draw.
+        """Returns the tree below root [B]: `nodes` nodes, invalid if fewer slots are worth a draw.
 
-        As in `dynamic`, the growing tree holds the parents alone, and slots are numbered in order of birth:
-        level by level, eldest siblings first.
+        As in `dynamic`, the growing tree contains only the parents. Slots are numbered in order of creation: level by
+        level, earlier siblings first.
         """
         growth = Growth(root)
         forecast = Forecast(expand, growth)
         slots = SearchSlots(self.budget, self.threshold, len(root), root.device)
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
-        number = beam - 1  # [B, W] the slot that each of them is
+        number = beam - 1  # [B, W] their slot numbers
         value = torch.ones_like(beam, dtype=torch.float64)  # [B, W] the law of the path to each
         parent_index: Tensor | None = None
         for _ in range(self.depth):
@@ -88,7 +89,7 @@ class SearchSlots:
         self.budget = budget
         self.threshold = threshold
         self.count = 0
-        """Slots so far: the number the next one will get."""
+        """Number of slots so far, which is the number of the next one."""
         self._values = torch.zeros(batch, 0, dtype=torch.float64, device=device)  # [B, S]
         self._tokens: list[Tensor] = []
         self._parents: list[Tensor] = []
@@ -97,14 +98,14 @@ class SearchSlots:
     def draw(
         self, law: Tensor, value: Tensor, number: Tensor, row: int, width: int, random: RandomSource
     ) -> tuple[Tensor, Tensor]:
-        """A level of slots below parents: their tokens, and the values of the paths that end in them, [B, width * W].
+        """Draws a level of slots below parents; returns their tokens, and values of the paths to them, [B, width * W].
 
-        law [B, W, V] is each parent's, recorded from `row` on; value [B, W] is the law of the path to the
-        parent, number [B, W] the slot that it is. A slot not drawn has value 0.
+        law [B, W, V] is each parent's, recorded from `row` on; value [B, W] is the probability of the path to the
+        parent, and number [B, W] its slot. A slot that is not drawn has value 0.
         """
         left = law.clone()  # [B, W, V] without the earlier siblings
         rest = left.sum(-1)  # [B, W]
-        worth = value  # [B, W] of the next sibling's slot
+        worth = value  # [B, W], value of the next sibling's slot
         tokens, values = [], []
         rows = (torch.arange(law.shape[1], device=law.device) + row).expand_as(number)
         for _ in range(min(width, law.shape[-1])):
@@ -125,10 +126,10 @@ class SearchSlots:
         return torch.cat(tokens, 1), torch.cat(values, 1)
 
     def tree(self, root: Tensor, laws: Tensor, depth: int) -> TokenTree:
-        """The best slots as the draft below root [B]."""
+        """Returns the best slots as the draft below root [B]."""
         best = largest(self._values, self.budget)  # [B, n]
         real = self._values.gather(1, best) > 0
-        # In order of drawing, siblings included; entries that are no slots come last.
+        # In order of drawing, siblings included; entries without a slot come last.
         chosen, order = (best + self.count * ~real).sort(1)
         real = real.gather(1, order)
         if self.threshold:
@@ -150,12 +151,12 @@ class SearchSlots:
         )
 
     def _bar(self) -> Tensor:
-        # The value below which a slot is beaten already, whatever is still to come: [B, 1].
+        # Slots below this value cannot be among the best, whatever follows: [B, 1].
         if self._values.shape[1] <= self.budget:
             return self._values.new_zeros(len(self._values), 1)
         return self._values.topk(self.budget).values[:, -1:]
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """The indices of the largest values [B, n], best first; ties in order of index."""
+    """Returns the indices of the largest values [B, n], best first; ties in order of index."""
     return values.sort(dim=1, descending=True, stable=True).indices[:, :count]

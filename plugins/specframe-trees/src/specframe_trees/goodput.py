@@ -1,4 +1,4 @@
-"""A tree as deep as pays for all rows together: the cost of a cycle depends on the number and length of its rows."""
+"""A tree whose depth pays for all rows together; the cost of a cycle depends on the number and length of rows."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from specframe_trees.costs import read_known
 from specframe_trees.texts import RowTexts
 
 POOLED = 512.0
-"""Number of cycles that the acceptance of all rows looks back."""
+"""Number of cycles over which the acceptance of all rows is averaged."""
 
 
 class Goodput:
-    """One depth for all rows: the one of most expected tokens per second (SmartSpec, Liu et al. 2024, batch level).
+    """One depth for all rows: that with the most expected tokens per second (SmartSpec, Liu et al. 2024, batch level).
 
-    A cycle of R rows with drafts of d levels after C tokens takes T(R, d, C) seconds and is expected to commit the sum
+    A cycle of R rows with drafts of d levels after C tokens takes T(R, d, C) seconds. It is expected to commit the sum
     over the rows of 1 + a1 + a1 a2 + ... + a1 ... ad tokens, where a_l is the row's recent acceptance of level l,
-    estimated as in `adaptive`. The depth of the largest quotient is drafted; it may be 0, plain decoding. So a server
-    with few requests speculates, and one that is busy stops where the target's arithmetic is worth more than the
-    guesses; after long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
-    counted by level; the paper takes one rate for all levels, which promises too much of deep drafts. A row begins with
-    the acceptance of all rows so far, those that have left included, so that short answers need not learn it anew.
+    estimated as in `adaptive`. The depth with the largest quotient is drafted; it may be 0, plain decoding. A server
+    with few requests thus speculates, and a busy one stops when the target's arithmetic is worth more than the drafts.
+    After long contexts, where reading keys and values takes most of the time, it speculates again. Acceptance is
+    counted by level; the paper's single rate for all levels overestimates deep drafts. A row starts with the acceptance
+    of all rows so far, including those that have left, so that short answers need not measure it again.
 
-    A drafter that is asked reads the texts of all rows, new prompts and what it has put off; a file of `specframe
-    profile` has the seconds for a token. They are spread over the rows' answers, whose length is the average of those
-    that ended, within what each may have: long prompts of short answers are not drafted for.
+    When the drafter is used, it first reads the texts of all rows: new prompts, and tokens that it has not read yet. A
+    file of `specframe profile` has the seconds per token. They are distributed over the expected lengths of the rows'
+    answers, the average of ended answers within each row's limit, so that rows with long prompts and short answers are
+    not drafted for.
 
-    The paper also chooses a depth for each row. Here a row that is drafted deeper costs all of them the drafter's
-    passes, and on most targets the nodes, too: `dynamic` with `run.costs` gives rows numbers of nodes of their own.
+    The paper also chooses a depth for each row. Here a deeper draft of one row costs all rows the drafter's passes, and
+    on most targets the nodes, too; `dynamic` with `run.costs` chooses numbers of nodes by row.
 
-    The choice is made from earlier cycles, before anything is drawn: the draft is exact. Times come from files, not
-    from the clock. A row's depth depends on the other rows, and so does its sample, unless the verifier draws by
-    position: with `match` a seed gives the same text whatever the load.
+    The depth is chosen from earlier cycles before anything is drawn, so the draft is exact. Times come from files and
+    are not measured during decoding. A row's depth depends on the other rows, and so does its sample, unless the
+    verifier draws by position: with `match`, a seed gives the same text under any load.
 
     Options:
-        costs: files of `specframe profile --out`, one for each `run.batch` that was timed, or several of different
-            `--context`; what lies between is interpolated, and what lies beyond is extrapolated from the two largest
-        depth: how many levels to draft at most
+        costs: files of `specframe profile --out`, one for each `run.batch` that was timed, or several with different
+            `--context`; values between are interpolated, values beyond are extrapolated from the two largest
+        depth: maximum number of drafted levels
         widths: the number of children per node, level by level; the last serves all deeper levels
         draw: top, iid or without_replacement
-        memory: how many cycles of the batch the estimates look back
+        memory: number of cycles of the batch over which acceptance is averaged
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class Goodput:
         first = min(found, key=lambda path: (found[path].rows, found[path].context))
         self._rows = Adaptive(costs=first, depth=depth, widths=widths, draw=draw, memory=memory)
         self.promise = replace(self._rows.promise, row_independent=False)
-        self._timed: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds by depth [D + 1]
-        self._reading: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds of a prompt's token
+        self._timed: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: (context, seconds by depth [D + 1])
+        self._reading: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: (context, seconds per prompt token)
         for known in sorted(found.values(), key=lambda known: (known.rows, known.context)):
             reading = (known.context, torch.tensor(known.reading, dtype=torch.float64))
             self._reading.setdefault(known.rows, []).append(reading)
@@ -83,13 +84,13 @@ class Goodput:
         self.open(0, 0)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets earlier sessions."""
+        """Starts a session without earlier observations."""
         self._rows.open(slots, room)
         self._texts = RowTexts()
-        self._pool: Tensor | None = None  # [2, D] discounted tests of each level in all rows, and those that it passed
+        self._pool: Tensor | None = None  # [2, D] discounted tests and passes of each level, over all rows
 
     def observe(self, cycle: Cycle) -> None:
-        """Counts, row by row and level by level, how far the cycle came."""
+        """Counts, row by row and level by level, which levels were tested and passed."""
         self._rows.observe(cycle)
         self._texts.observe(cycle)
         if cycle.committed.prompt is None:
@@ -102,7 +103,7 @@ class Goodput:
         self._texts.keep(rows.tolist())
 
     def smaller(self) -> Goodput:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         small = copy(self)
         small._rows = self._rows.smaller()
         small.promise = replace(small._rows.promise, row_independent=False)
@@ -114,20 +115,20 @@ class Goodput:
         return small
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B], of the same shape in every row."""
-        depth = int(self.goodput(root, context.left).argmax())  # of equals the shallower
+        """Returns the tree below root [B], of equal shape in every row."""
+        depth = int(self.goodput(root, context.left).argmax())  # of equal values, the smaller depth
         if depth:
             self._texts.drafted()
         return fill(self._rows.shape, self._rows.draw, expand, root, context, [depth] * len(root))
 
     def goodput(self, root: Tensor, left: Sequence[int] = ()) -> Tensor:
-        """Expected tokens per second of all rows of root [B], by depth from 0: [D + 1] float64, on the host.
+        """Returns the expected tokens per second of all rows of root [B], by depth: [D + 1] float64, on the host.
 
-        `left` is how many tokens each row may still be given.
+        `left` is the number of tokens that each row may still generate.
         """
         rows, longest = len(root), float(self._texts.longest)
         tokens = self._rows.tokens(root, self._usual()).sum(0)
-        reading = _read_over(self._reading, rows, longest) * self._texts.unread(left)  # seconds for a token
+        reading = _read_over(self._reading, rows, longest) * self._texts.unread(left)  # seconds per token
         return tokens / (self.seconds(rows, longest) + pad(tokens[1:], (1, 0)) * reading)
 
     def seconds(self, rows: int, context: float = 0.0) -> Tensor:
@@ -135,7 +136,7 @@ class Goodput:
         return _read_over(self._timed, rows, context)
 
     def _usual(self) -> Sequence[float]:
-        """The acceptance that a row begins with, by level."""
+        """Returns the acceptance with which a row starts, by level."""
         if self._pool is None:
             return self._rows.usual
         tried, accepted = self._pool.tolist()
@@ -143,15 +144,15 @@ class Goodput:
 
 
 def _read_over(timed: Mapping[int, Sequence[tuple[float, Tensor]]], rows: int, context: float) -> Tensor:
-    """Returns the values for a number of rows and a length of context; `timed` has them by rows, then by context."""
+    """Interpolates the values for a number of rows and a context length; `timed` has them by rows, then by context."""
     return _read_off([(count, _read_off(found, context)) for count, found in timed.items()], rows)
 
 
 def _read_off(timed: Sequence[tuple[float, Tensor]], place: float) -> Tensor:
-    """The values at a place among those that were timed, which rise: the line between its neighbours.
+    """Interpolates linearly at a place; the places in `timed` are ascending.
 
-    Before the first place the values are the first; after the last they are on the line through the last two, and not
-    below the last.
+    Before the first place the values are constant; after the last they continue the line through the last two, but do
+    not decrease.
     """
     (first, values), (last, most) = timed[0], timed[-1]
     if place <= first or len(timed) == 1:

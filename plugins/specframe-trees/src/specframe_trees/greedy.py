@@ -1,4 +1,4 @@
-"""Greedy drafting: a draw and the most probable tokens, so recorded that the simple rule is the optimal one."""
+"""Greedy drafting: the most probable tokens and one draw, recorded so that `recursive` is optimal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from specframe.plugin import Context, Draw, Expand, Frontier, Growth, Shape, Tok
 
 
 class Greedy:
-    """Every node's k children are its k - 1 most probable tokens and one draw from the others.
+    """Every node's k children are one draw and the k - 1 most probable tokens.
 
-    The draft law of Hu et al. 2025 ("Towards optimal multi-draft speculative decoding"); two children are the
-    pairs of SpecHub (Sun et al. 2024). The draw stands first, recorded with the law it comes from: q without
-    the most probable tokens, renormalised. In this order `recursive` accepts what an optimal transport would:
-    p(top) + sum of min(p, q') over the other tokens. With the draw last it would accept less.
+    The draft law of Hu et al. 2025 ("Towards optimal multi-draft speculative decoding"); with two children, the pairs
+    of SpecHub (Sun et al. 2024). The draw is the first child, recorded with its law: q without the most probable
+    tokens, renormalised. In this order, `recursive` accepts as much as an optimal transport: p(top) + sum of min(p, q')
+    over the other tokens. With the draw last, it would accept less.
 
-    Where q has nothing beyond its most probable tokens (temperature 0, a truncated law) the draw is an
-    invalid node. A single child is a plain draw.
+    If q has nothing beyond its most probable tokens (temperature 0, a truncated law), the draw is an invalid node. A
+    single child is a plain draw.
 
     Options:
         widths: the number of children per node, level by level
@@ -29,11 +29,11 @@ class Greedy:
         self.promise = self.shape.promise(Draw.IID, *([Draw.TOP] if max(widths) > 1 else []))
 
     def smaller(self) -> Greedy:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         return Greedy(widths=[min(width, 2) for width in self.widths[:2]])
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: always `nodes` nodes."""
+        """Returns the tree below root [B]: always `nodes` nodes."""
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, M] the level above
         while growth.levels < len(self.widths):
@@ -45,7 +45,7 @@ class Greedy:
         return growth.tree
 
     def _add(self, growth: Growth, logits: Tensor, parents: Tensor, context: Context) -> Tensor:
-        """Appends the children of parents [B, M], whose logits are [B, M, V]; gives their indices."""
+        """Appends the children of parents [B, M] with logits [B, M, V]; returns their indices."""
         width, vocab = self.widths[growth.levels], logits.shape[-1]
         top = logits.topk(min(width - 1, vocab)).indices  # [B, M, T]
         law = context.sampling.law(logits, growth.tree, parents).scatter(2, top, 0)  # [B, M, V]

@@ -13,19 +13,19 @@ from specframe.plugin import Context, Draw, Expand, TokenTree, fill, optimal_sha
 
 
 class Sequoia:
-    """The tree of `nodes` nodes that gets most tokens accepted if acceptance is as measured (Chen et al. 2024).
+    """The tree of `nodes` nodes with the most accepted tokens under a measured acceptance (Chen et al. 2024).
 
-    The shape is computed once, by the paper's dynamic program, from a table of how probable it is that a
-    node's first, second, third ... child is the one accepted. The table has a row per level, the last of
-    which serves all deeper ones; with a single row it is the paper's, which looks at ranks alone. A path
-    names a JSON file whose `acceptance` is such a table, as `specframe profile` writes it; its `off_path`, if there
-    is one, serves the nodes that have another choice than the first above them.
+    The shape is computed once by the paper's dynamic program, from a table of the probabilities that a node's first,
+    second, third ... child is the accepted one. The table has a row per level; the last row also serves all deeper
+    levels. With a single row it is the paper's table, which depends on ranks alone. A path names a JSON file whose
+    `acceptance` is such a table, as `specframe profile` writes it; its `off_path`, if present, serves the nodes below a
+    choice other than the first.
 
     Options:
-        acceptance: the table, or the file that holds it
-        nodes: how many tokens to draft at most, the root not counted
-        depth: how many levels to draft at most
-        draw: without_replacement (the paper's), iid or top; the one the table was measured with
+        acceptance: the table, or the file that contains it
+        nodes: maximum number of drafted tokens, without the root
+        depth: maximum number of drafted levels
+        draw: without_replacement (the paper's), iid or top; the one with which the table was measured
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class Sequoia:
         self.promise = self.shape.promise(draw)
 
     def smaller(self) -> Sequoia:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         small = copy(self)
         small.shape = self.shape.smaller()
         small.promise = small.shape.promise(self.draw)
         return small
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: always `nodes` nodes."""
+        """Returns the tree below root [B]: always `nodes` nodes."""
         return fill(self.shape, self.draw, expand, root, context)
 
 
 def read_acceptance(path: Path) -> tuple[list[list[float]], list[list[float]]]:
-    """The acceptance tables of a JSON file, the second empty where it has none. Raises InputError without the first."""
+    """Reads the acceptance tables of a JSON file, the second empty if missing. Raises InputError without the first."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         tables = found["acceptance"], found.get("off_path", [])

@@ -1,4 +1,4 @@
-"""Lengths of the texts of a session's rows, and what reading them costs a drafter for each token of their answers."""
+"""Text lengths of a session's rows, and the drafter's cost of reading them per token of their answers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from math import inf
 from specframe.plugin import Cycle
 
 ANSWERS = 64.0
-"""Number of answers that their average length looks back."""
+"""Number of answers over which their length is averaged."""
 
 
 @dataclass
 class RowText:
-    """The text of a row, in tokens."""
+    """The text of a row, measured in tokens."""
 
     prompt: int
     length: int
     read: int = 0
-    """Number of its tokens that the drafter has read: when it was asked last, all but the newest."""
+    """Number of tokens that the drafter has read: at its last use, all but the newest."""
 
     @property
     def answer(self) -> int:
@@ -28,11 +28,11 @@ class RowText:
 
 
 class RowTexts:
-    """The texts of a session's rows, and the average length of the answers that ended."""
+    """The texts of a session's rows, and the average length of ended answers."""
 
     def __init__(self) -> None:
         self.rows: list[RowText] = []
-        self._ended = self._tokens = 0.0  # discounted: answers that ended, and their tokens
+        self._ended = self._tokens = 0.0  # discounted numbers of ended answers and of their tokens
 
     @property
     def longest(self) -> int:
@@ -40,7 +40,7 @@ class RowTexts:
         return max((text.length for text in self.rows), default=0)
 
     def observe(self, cycle: Cycle) -> None:
-        """Counts what a cycle committed; rows that come with a prompt are new, and follow the others."""
+        """Counts the committed tokens of a cycle; rows with a prompt are new and follow the others."""
         counts, prompt = cycle.verdict.count.tolist(), cycle.committed.prompt
         if prompt is not None:
             self.rows += [
@@ -59,16 +59,16 @@ class RowTexts:
         self.rows = [self.rows[row] for row in rows]
 
     def drafted(self) -> None:
-        """Takes note that the drafter is asked, and so reads all texts."""
+        """Records that the drafter is used and therefore reads all texts."""
         for text in self.rows:
             text.read = text.length - 1
 
     def unread(self, left: Sequence[int]) -> float:
-        """Tokens that a drafter reads for each token of the rows' answers: their prompts, and what it has put off.
+        """Returns the tokens that a drafter reads per answer token: prompts, and tokens that it has not read yet.
 
-        The whole answers are counted, so that it is the same before and after prompts are read. `left` is how many
-        tokens each row may still be given. An answer goes on to the average length, and one that is half as long or
-        longer as far as it came already.
+        Whole answers are counted, so that the value is equal before and after prompts are read. `left` is the number of
+        tokens that each row may still generate. An answer is expected to have the average length; one that has reached
+        half of it is expected to continue for as long as it is now.
         """
         read = answers = 0.0
         usual = self._tokens / self._ended if self._ended else inf

@@ -1,4 +1,4 @@
-"""DFlash's network and its session: layers over a block of tokens, with keys and values of the target's features."""
+"""DFlash's network and session: layers over a block of tokens, with keys and values of the target's features."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from specframe_blocks.dflash.plan import BlockPlan, OwnHead
 
 Memory = list[tuple[Tensor, Tensor]]
-"""The keys and values of the committed text, of each layer: [B, heads, W, d] each."""
+"""Keys and values of the committed text, for each layer: [B, heads, W, d] each."""
 
 
 class Backbone(DraftNetwork, nn.Module):
-    """The block-diffusion drafter of DFlash (arXiv 2602.06036), its weights under the published names.
+    """The block-diffusion drafter of DFlash (arXiv 2602.06036), with the published weight names.
 
-    The taps' features, side by side, become one context feature by `fc` and `hidden_norm`. A block is the root's
-    embedding and, after it, that of the mask token as often as there is room. Every layer attends from the block to
-    the block, in both directions, and to the context, whose keys and values are made by the same maps, without the
-    layer's norm. Context feature i stands at position i, where its token does, the root after all of them. A layer
-    with a window sees the newest context features alone.
+    `fc` and `hidden_norm` map the concatenated features of the taps to one context feature. A block is the root's
+    embedding, followed by copies of the mask token's. In every layer, the block attends to itself, in both directions,
+    and to the context, whose keys and values are computed by the same maps without the layer's norm. Context feature i
+    is at position i, like its token; the root follows the last one. A layer with a window sees only the newest context
+    features.
 
     Args:
-        config: of the layers, as `layer_config` makes it.
+        config: of the layers, as `layer_config` returns it.
         plan: its other properties.
-        own: the LM head of its own, if it has one.
+        own: its own LM head, if it has one.
     """
 
     d2t: Tensor | None
@@ -74,30 +74,31 @@ class Backbone(DraftNetwork, nn.Module):
 
     @property
     def support(self) -> Tensor | None:
-        """The tokens of its own LM head, int64 [v]; None: the vocabulary, or it has none."""
+        """The tokens of its own LM head, int64 [v]; None: the whole vocabulary, or it has no own head."""
         return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The context features, given the taps' side by side: [.., A D] -> [.., H]."""
+        """Returns the context features, given the taps' concatenated features: [.., A D] -> [.., H]."""
         fused: Tensor = self.hidden_norm(self.fc(features))
         return fused
 
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions of a block that begins after every entry; texts stand alone, so there is no mask."""
+        """Returns the predictions of a block after every entry; `mask` must be None, because texts are separate."""
         entries = torch.arange(features.shape[1], device=features.device).expand(len(features), -1)
         return self.blocks(features, tokens, embed, entries)
 
     def blocks(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Predicted:
-        """The predictions of blocks that begin after these entries [B, A] of texts: [B, A, K, H].
+        """Returns the predictions of blocks that start after these entries [B, A] of texts: [B, A, K, H].
 
-        Entry i is context feature i and token i + 1, which is the root of its block; it sees the context up to i.
+        Entry i is context feature i and token i + 1, which is the root of its block; the block sees the context up to
+        i.
         """
         return self.predicted(self.states(features, tokens, embed, entries))
 
     def predicted(self, read: Tensor) -> Predicted:
-        """Returns predictions to be read by the LM head, with the backbone's own head if it has one."""
+        """Returns predictions for the LM head, the backbone's own if it has one."""
         return Predicted(read, read=self.lm_head)
 
     def states(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Tensor:
@@ -107,12 +108,12 @@ class Backbone(DraftNetwork, nn.Module):
         return self(self.start(tokens.gather(1, entries), embed), memory, sees, entries + 1)
 
     def start(self, roots: Tensor, embed: Embed) -> Tensor:
-        """The rows of blocks with these roots, [B, A] -> [B, A, S, H]."""
+        """Returns the rows of blocks with these roots, [B, A] -> [B, A, S, H]."""
         masks = roots.new_full((*roots.shape, self.plan.size - 1), self.plan.mask)
         return embed(torch.cat([roots[..., None], masks], -1))
 
     def remember(self, context: Tensor, positions: Tensor) -> Memory:
-        """The keys and values of context features [B, n, H] at positions [B or 1, n], layer by layer."""
+        """Returns the keys and values of context features [B, n, H] at positions [B or 1, n], layer by layer."""
         rope = self.rope(context, positions)
         return [keys_values(self.attention(layer), context, rope) for layer in range(len(self.layers))]
 
@@ -120,9 +121,9 @@ class Backbone(DraftNetwork, nn.Module):
         """Computes the LM head's inputs for blocks: rows [B, A, S, H] -> [B, A, K, H].
 
         Args:
-            rows: of A blocks of every text.
-            memory: the context's keys and values, W of each.
-            sees: [B, A, W] bool, which of them a block sees.
+            rows: rows of A blocks per text.
+            memory: W keys and values of each text's context.
+            sees: [B, A, W] bool, the entries that a block sees.
             first: [B, A] int64, the position of its root.
         """
         size = rows.shape[2]
@@ -140,20 +141,20 @@ class Backbone(DraftNetwork, nn.Module):
         return out
 
     def attention(self, layer: int) -> Any:
-        """A layer's attention, whose maps and norms are transformers' own."""
+        """Returns a layer's attention, with transformers' maps and norms."""
         return self.layers[layer].self_attn
 
     def rope(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [B, T]: [B, T, d] each."""
+        """Returns cosines and sines of positions [B, T]: [B, T, d] each."""
         return rotation(self._rotary[0], like, positions)
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         return BlockSession(self, embed, slots, room=room)
 
 
 class BlockSession(RowSession):
-    """The decoding state of a session's rows: a block is drafted below the root, and nothing of it is remembered.
+    """Decoding state of a session's rows: a block is drafted below the root, and none of it is kept.
 
     Slot i of the cache holds the keys and values of context feature i, in all layers.
 
@@ -171,13 +172,13 @@ class BlockSession(RowSession):
         return tokens, self.network.fuse(features)
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Mask of the slots that hold the rows' `counts` features: [B, W] bool, W up to the longest row's end."""
+        """Returns a mask of the slots with the rows' `counts` features: [B, W] bool, W up to the longest row's end."""
         device = self.network.fc.weight.device
         slots = torch.arange(max(counts, default=0), device=device)
         return slots < tensor_on(device, counts)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches keys and values of new features, and runs the block below every row's root."""
+        """Caches keys and values of new features, and computes the block below every row's root."""
         tokens, context = pending.pairs
         device = tokens.device
         new = self.network.remember(context, self.aim_after(pending, tokens.shape[1]))
@@ -191,7 +192,7 @@ class BlockSession(RowSession):
         return Blocks.of_root(states, (), counts)
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The block below the root, which may be asked for again. Raises CompositionError below the block."""
+        """Returns the block below the root, repeatedly if asked. Raises CompositionError for nodes below the block."""
         if frontier.tree.levels == 0:
             self.flush()
         elif bool((frontier.nodes != 0).any()):
@@ -200,7 +201,7 @@ class BlockSession(RowSession):
 
 
 def _mask(sees: Tensor, first: Tensor, size: int, window: int | None, causal: bool) -> Tensor:
-    """The mask of one kind of layer, [B, 1, 1, A, S, W + S], of blocks that see [B, A, W] of the context.
+    """Returns the mask of one kind of layer, [B, 1, 1, A, S, W + S], for blocks that see [B, A, W] of the context.
 
     A window is counted from the root, at position `first` [B, A], for all rows of a block.
     """
@@ -212,7 +213,7 @@ def _mask(sees: Tensor, first: Tensor, size: int, window: int | None, causal: bo
 
 
 def too_long(levels: int) -> CompositionError:
-    """The error of a tree that is deeper than a block is long."""
+    """Returns the error for a tree deeper than a block."""
     return CompositionError(
         f"the drafter's blocks are of {levels} tokens, and nothing is drafted below them: make the tree at most "
         f"{levels} deep, or train a drafter of a larger block_size"
@@ -220,7 +221,7 @@ def too_long(levels: int) -> CompositionError:
 
 
 def keys_values(attention: Any, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The keys and values of [B, n, H]: [B, heads, n, d] each."""
+    """Returns the keys and values of [B, n, H]: [B, heads, n, d] each."""
     heads = (-1, attention.head_dim)
     keys = attention.k_norm(attention.k_proj(x).unflatten(-1, heads)).transpose(1, 2)
     cos, sin = (part[:, None] for part in rope)
@@ -230,10 +231,10 @@ def keys_values(attention: Any, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple
 def attend(
     attention: Any, x: Tensor, keys: Tensor, values: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor
 ) -> Tensor:
-    """Attention from blocks [B, A, S, H] to the context's keys and values [B, G, W, d] and to the block itself.
+    """Returns the attention from blocks [B, A, S, H] to the context's keys and values [B, G, W, d] and to the block.
 
-    The blocks of a text share its context but never see each other, so scores are those of the context and those
-    within a block, [B, G, Q, A, S, W + S] together; Q queries share a head of keys.
+    The blocks of a text share its context but never see each other, so the scores are those of the context and those
+    within a block, [B, G, Q, A, S, W + S] together; Q queries share a key head.
     """
     size = attention.head_dim
     heads, groups = (-1, size), keys.shape[1]
@@ -257,9 +258,9 @@ def attend(
 
 
 def _bare_model(config: PretrainedConfig) -> Any:
-    """A model of these layers with no vocabulary."""
+    """Returns a model of these layers without a vocabulary."""
     small = copy.deepcopy(config)
-    small.vocab_size = 1  # the embedding is the target's business; don't build a second one
+    small.vocab_size = 1  # the target's embedding is used; don't allocate a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     build: Any = AutoModel.from_config
     return build(small, dtype=torch.float32)

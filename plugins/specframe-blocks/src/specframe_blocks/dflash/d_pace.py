@@ -1,4 +1,4 @@
-"""D-PACE's weights: a level of a draft counts as much as the accepted length depends on it."""
+"""D-PACE's weights: a level of a draft counts in proportion to its effect on the accepted length."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class DPace:
-    """Another loss, each prediction weighed by the accepted tokens that depend on it (D-PACE).
+    """Weights another loss's predictions by the number of accepted tokens that depend on them (D-PACE).
 
     Let s be a level's smoothed probability, `alpha` + (1 - `alpha`) q, of drafting the target's token. A level's weight
-    is the sum, over itself and the levels below it, of the products of s down to each. So levels that a draft seldom
-    reaches count less, as do the last. No gradient flows through the weights. The levels of a draft are the predictions
-    made from one position, whatever the rollout.
+    is the sum, over itself and the levels below it, of the products of s down to each. Levels that a draft seldom
+    reaches count less, as do the last ones. No gradient flows through the weights. The levels of a draft are the
+    predictions made from one position, with any rollout.
 
     Args:
         loss: the weighted loss: `cross-entropy`, or another with a value for each prediction.
-        alpha: the smoothing (speculators: 0.5); 1: no product, so that a level weighs as many as follow it.
+        alpha: the smoothing (speculators: 0.5); with 1 a level's weight is the number of levels from it on.
     """
 
     detaches = True
@@ -42,7 +42,7 @@ class DPace:
         self.alpha = alpha
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """The mean over masked predictions, a scalar."""
+        """Returns the mean over scored predictions, a scalar."""
         values, mask = self.loss.values(student, teacher)
         return scored.mean(values * self.weights(student, teacher), mask)
 
@@ -58,7 +58,7 @@ class DPace:
         batch, length = teacher.tokens.shape
         levels = int(student.level.max())
         rows = torch.arange(batch, device=right.device)[:, None]
-        where = rows, student.position - student.level + levels, student.level - 1  # the draft's start, and how deep
+        where = rows, student.position - student.level + levels, student.level - 1  # the draft's start, and the depth
         chances = right.new_ones(batch, length + levels, levels)
         chances[where] = torch.where(student.mask, smooth, 1)
         counted = torch.zeros_like(chances, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""DFlash's drafter: a whole block of tokens from one forward pass, conditioned on features of the target."""
+"""DFlash's drafter: drafts a block of tokens in one forward pass, conditioned on features of the target."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 class DFlash(NeuralDrafter[Backbone]):
     """The block drafter of DFlash (arXiv 2602.06036).
 
-    A forward pass reads the root and one mask token for each token to be drafted; they see each other, in both
-    directions, and the committed text through fused features of the target. So all levels cost one pass whatever tokens
-    are drawn there, and the distribution of a level is the same below every node of the level above: no token of a
-    block depends on those drawn for the others. A tree deeper than a block is refused.
+    A forward pass reads the root and one mask token for each token to be drafted. They see each other, in both
+    directions, and the committed text through fused features of the target. All levels cost one pass, independently of
+    the tokens drawn at each, and the distribution of a level is equal below all nodes of the level above. A tree deeper
+    than a block is refused.
 
-    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from the same
-    random weights in every run. Published folders (z-lab, vLLM, SGLang, speculators) load as they are.
+    Embedding and head are the target's, frozen and not saved. Without `weights`, the network starts from random weights
+    that are equal in every run. Published folders (z-lab, vLLM, SGLang, speculators) load unchanged.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: the map from predictions to logits; none: the target's own head.
-        block_size: rows of a block, of which the root takes one (published: 16, 10 or 8).
-        layers: how many decoder layers a new drafter has, Qwen3's (published: 5); a loaded one has its own.
-        taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread
-            from layer 1 to L - 3.
-        mask_token: the token whose embedding marks positions to predict; none: the padding token or the last.
-        causal: whether a row of a block sees only those before it (JetSpec).
+        block_size: rows of a block, one of which is the root's (published: 16, 10 or 8).
+        layers: a new drafter's number of decoder layers, Qwen3's (published: 5); a loaded one follows its checkpoint.
+        taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread from
+            layer 1 to L - 3.
+        mask_token: the token whose embedding marks positions to predict; none: the padding token, or else the last one.
+        causal: whether a row of a block sees only the rows before it (JetSpec).
         from_anchor: whether the root's row predicts the first draft, so that a block drafts as many tokens as it has
             rows.
     """
@@ -72,13 +72,13 @@ class DFlash(NeuralDrafter[Backbone]):
         self._layout: BlockLayout | None = None
 
     def untrained(self, vocab: int) -> Self:
-        """A copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        """Returns a copy of this drafter without weights, for a target of `vocab` tokens and any number of layers."""
         drafter = super().untrained(vocab)
         drafter.reads, drafter.mask_token, drafter._layout = None, None, None
         return drafter
 
     def build(self, target: NeuralTarget) -> Backbone:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         config = target.config
         plan = BlockPlan(
             taps=published_taps(config.num_hidden_layers, self.count) if self.reads is None else tuple(self.reads),
@@ -91,11 +91,11 @@ class DFlash(NeuralDrafter[Backbone]):
         return self.network_of(self._layout, target)
 
     def network_of(self, layout: BlockLayout, target: NeuralTarget) -> Backbone:
-        """A network of this layout."""
+        """Returns a network of this layout."""
         return Backbone(layout.shape, layout.plan, layout.own)
 
     def load(self, target: NeuralTarget, weights: str) -> Backbone:
-        """The network of a published checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
+        """Loads the network of a published checkpoint. Raises WeightsError, with all mismatches, if it does not fit."""
         self._layout = layout = BlockLayout.read(weights, target.config, spark=self.spark)
         layout.require(weights, block_size=self.size, from_anchor=self.from_anchor, causal=self.causal, taps=self.reads)
         if layout.own is not None and self.head is not None:
@@ -110,26 +110,26 @@ class DFlash(NeuralDrafter[Backbone]):
         checkpoint.save(self.network, layout.config(self.spark), folder, layout.dtype)
 
     def export(self, form: str) -> Export:
-        """The drafter as vLLM, SGLang or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
+        """Returns the drafter in the form of vLLM, SGLang or speculators. Raises WeightsError with the reason."""
         own = self.network.state_dict()
         return engines.export(form, own, self.layout, self.target, self.support, self.rows)
 
     @torch.no_grad()
     def rows(self) -> Tensor:
-        """The rows of the LM head that it reads, [v, H], by its answers to unit vectors."""
+        """Returns the rows of the LM head that it reads, [v, H], by applying it to unit vectors."""
         target = self.target
         units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
         return (self.logits(units) - self.logits(torch.zeros_like(units[:1]))).T
 
     @property
     def layout(self) -> BlockLayout:
-        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
+        """Returns what a checkpoint stores besides the network's values. Raises CompositionError before bind."""
         if self._layout is None:
             raise CompositionError(f"drafter {self.name} was used before bind(target)")
         return self._layout
 
     def _mask(self, config: Any) -> int:
-        """The mask token: the given one, or one that a text does not need."""
+        """Returns the mask token: the given one, or one that texts do not use."""
         vocab = int(config.vocab_size)
         if self.mask_token is not None:
             if not 0 <= self.mask_token < vocab:

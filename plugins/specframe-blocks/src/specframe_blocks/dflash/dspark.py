@@ -1,4 +1,4 @@
-"""DSpark's drafter: DFlash's block, whose tokens depend on those drawn above them."""
+"""DSpark's drafter: DFlash's block, in which tokens depend on those drawn above them."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 class DSpark(DFlash):
     """The block drafter of DSpark (DeepSeek, 2026): DFlash's backbone, a Markov head and a confidence head.
 
-    The backbone runs once a draft. Its output for a level is the same below all nodes of the level above; the bias of a
-    node's own token turns it into that node's conditional distribution. So every tree can be grown, and every verifier
-    gets the true distribution of the drawn tokens: a level a call, each of them a product of low rank.
+    The backbone runs once per draft. Its output for a level is equal below all nodes of the level above; the bias of a
+    node's token turns it into that node's conditional distribution. Every tree can therefore be grown, and every
+    verifier gets the true distribution of the drawn tokens. Each level is one call with a low-rank product.
 
-    Its confidence is a proposal's, by which the tree `threshold` stops: it is known before a token is drawn, so
-    stopping by it changes no distribution. The published scheduler without early stop looks at later confidences
-    first, which depend on the tokens drawn, and is lossy.
+    The tree `threshold` can stop at the drafter's confidence. It is known before a token is drawn, so stopping changes
+    no distribution. The published scheduler without early stop first looks at later confidences, which depend on the
+    drawn tokens, and is lossy.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: the map from predictions to logits; none: the target's own head.
         block_size: rows of a block (published: 7), each of which drafts a token.
-        layers: how many decoder layers a new drafter has, Qwen3's (published: 5); a loaded one has its own.
-        taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread
-            from layer 1 to L - 3.
-        mask_token: the token whose embedding marks positions to predict; none: the padding token or the last.
-        causal: whether a row of a block sees only those before it.
-        from_anchor: whether the root's row predicts the first draft; without, a block drafts one token fewer.
-        rank: of a new drafter's bias (published: 256).
-        markov: the source of a new drafter's bias: the token above (vanilla), weighed by the block (gated), or all
+        layers: a new drafter's number of decoder layers, Qwen3's (published: 5); a loaded one follows its checkpoint.
+        taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread from
+            layer 1 to L - 3.
+        mask_token: the token whose embedding marks positions to predict; none: the padding token, or else the last one.
+        causal: whether a row of a block sees only the rows before it.
+        from_anchor: whether the root's row predicts the first draft; otherwise a block drafts one token fewer.
+        rank: rank of a new drafter's bias (published: 256).
+        markov: the source of a new drafter's bias: the token above (vanilla), weighted by the block (gated), or all
             drafted tokens above (rnn).
         confidence: whether a new drafter predicts acceptance.
     """
@@ -86,7 +86,7 @@ class DSpark(DFlash):
         self.markov = Markov(rank, markov, confidence)
 
     def network_of(self, layout: BlockLayout, target: NeuralTarget) -> Spark:
-        """A network of this layout, whose biases are of the head's tokens."""
+        """Returns a network of this layout, with biases for the head's tokens."""
         if self.head is not None:
             self.head.bind(target)
         support = support_of(self.head)
@@ -106,10 +106,10 @@ class DSpark(DFlash):
         return Spark(layout)
 
     def read(self, predicted: Predicted) -> Tensor:
-        """The logits of predictions, [B, n, K, v]: the head's, and the bias."""
+        """Returns the logits of predictions, [B, n, K, v]: the head's plus the bias."""
         network: Any = self.network
         states, bias = network.split(predicted.hidden)
         return (self.logits(states) if network.lm_head is None else network.lm_head(states)) + bias
 
     def frozen_head(self, predicted: Predicted) -> None:
-        """None: the bias is trained, and no LM head alone gives the logits."""
+        """Returns None: the bias is trained, so no LM head alone gives the logits."""

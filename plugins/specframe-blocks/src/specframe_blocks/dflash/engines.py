@@ -42,15 +42,15 @@ def export(
     support: Tensor | None,
     rows: Callable[[], Tensor],
 ) -> Export:
-    """A drafter of these tensors and this layout in a form.
+    """Converts a drafter with these tensors and this layout to a form.
 
-    `support` holds the tokens that it drafts, `rows` gives those of the LM head that it reads, [v, H]. Raises
-    WeightsError, every reason named, where the form has no place for something.
+    `support` holds the tokens that it drafts, and `rows` returns the LM head's rows for them, [v, H]. Raises
+    WeightsError, with every reason, if the form has no place for something.
     """
     tensors = dict(own)
     spark = layout.markov is not None
     if spark and support is not None and LM_HEAD not in tensors:
-        tensors[LM_HEAD] = rows()  # its biases are of the recipe's draft vocabulary, so that has to go along
+        tensors[LM_HEAD] = rows()  # the biases are for the recipe's draft vocabulary, which must therefore be stored
         tensors["d2t"] = support.cpu() - torch.arange(len(support))
         layout = replace(layout, own=OwnHead(len(support), support.cpu()))
     reasons = ambiguous_taps(layout.plan.taps, target.config.num_hidden_layers)
@@ -70,12 +70,12 @@ def export(
 
 
 def _method(layout: BlockLayout) -> str:
-    """The method's name in engines and in the package speculators."""
+    """Returns the method's name in engines and in the package speculators."""
     return "dflash" if layout.markov is None else "dspark"
 
 
 def _reasons(layout: BlockLayout, form: str) -> list[str]:
-    """Returns the reasons why a form cannot represent the drafter."""
+    """Returns the reasons for which a form cannot represent the drafter."""
     plan, spark = layout.plan, layout.markov is not None
     reasons = []
     if form == "vllm" and not spark and plan.from_anchor:
@@ -94,7 +94,7 @@ def _reasons(layout: BlockLayout, form: str) -> list[str]:
 
 
 def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConfig) -> dict[str, Any]:
-    """The config of the speculators package around that of the layers."""
+    """Returns speculators' config around that of the layers."""
     plan = layout.plan
     outside = (
         "dflash_config",
@@ -114,7 +114,7 @@ def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConf
         "block_size": plan.size,
         "mask_token_id": plan.mask,
         "sample_from_anchor": plan.from_anchor,
-        # vLLM 0.33 takes false for causal, in layers of full attention, too
+        # vLLM 0.33 treats false as causal, also in layers of full attention
         "sliding_window_non_causal": not (plan.causal_windows and any(plan.windows)),
         "torch_dtype": config["torch_dtype"],
         **config.get("dspark_config", {}),

@@ -1,7 +1,7 @@
-"""Contents of a block drafter's config.json, in any of the published forms, and the form that is written.
+"""Contents of a block drafter's config.json in any of the published forms, and the form that is written.
 
-The form written is the folder that z-lab's code, vLLM and SGLang read: its `dflash_config` counts layers (t, meaning
-the output of layer t). The package speculators counts hidden states instead (k = t + 1).
+The written form is the folder that z-lab's code, vLLM and SGLang read: its `dflash_config` counts layers (t, the output
+of layer t). The package speculators counts hidden states instead (k = t + 1).
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ ENGINE = (
 
 @dataclass(frozen=True)
 class Markov:
-    """Additions of DSpark to a block."""
+    """DSpark's additions to a block."""
 
     rank: int
     kind: str = "vanilla"
     confidence: bool = True
     confidence_reads_markov: bool = True
     rows: int | None = None
-    """Number of tokens with a bias, where it is not the whole vocabulary."""
+    """Number of tokens with a bias, if it is not the whole vocabulary."""
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files except the values of the network's tensors."""
 
     shape: PretrainedConfig
-    """The config of the decoder layers."""
+    """The decoder layers' config."""
     plan: BlockPlan
     markov: Markov | None = None
     own: OwnHead | None = None
-    """The LM head that comes with it; None: the target's, or the recipe's."""
+    """The LM head stored with it; None: the target's, or the recipe's."""
     dtype: torch.dtype = torch.bfloat16
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The config.json that it was read from."""
+    """The config.json from which it was read."""
 
     def config(self, spark: bool) -> dict[str, Any]:
-        """The config.json of DFlash, or of DSpark."""
+        """Returns the config.json of DFlash, or of DSpark."""
         plan, markov = self.plan, self.markov
         shape = {name: getattr(self.shape, name) for name in ENGINE if hasattr(self.shape, name)}
         rope = dict(self.shape.rope_parameters or {})
@@ -89,7 +89,7 @@ class BlockLayout:
         return {
             **shape,
             **plan.sliding,
-            **({} if theta is None else {"rope_theta": theta}),  # engines and older transformers look for it
+            **({} if theta is None else {"rope_theta": theta}),  # engines and older transformers read this field
             "architectures": [DSPARK[0] if spark else DFLASH[0]],
             "model_type": "qwen3",
             "tie_word_embeddings": False,
@@ -102,9 +102,9 @@ class BlockLayout:
 
     @classmethod
     def read(cls, weights: str | Path, target: PretrainedConfig, *, spark: bool) -> BlockLayout:
-        """The layout of a stored drafter.
+        """Reads the layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
+        Raises WeightsError for a checkpoint of another kind or another target, or an ambiguous one.
         """
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
@@ -145,7 +145,7 @@ class BlockLayout:
     def require(
         self, weights: str, *, block_size: int, from_anchor: bool, causal: bool, taps: list[int] | None
     ) -> None:
-        """Raises WeightsError, with every contradiction listed, unless the checkpoint matches the recipe."""
+        """Raises WeightsError, with every contradiction, unless the checkpoint matches the recipe."""
         plan = self.plan
         wanted: dict[str, object] = {"block_size": block_size, "from_anchor": from_anchor, "causal": causal}
         stored: dict[str, object] = {"block_size": plan.size, "from_anchor": plan.from_anchor, "causal": plan.causal}
@@ -161,7 +161,7 @@ class BlockLayout:
 
 
 def _kind(stored: Mapping[str, Any], folder: Path) -> str:
-    """`dflash` or `dspark`, by the names in a config."""
+    """Returns `dflash` or `dspark`, by the names in a config."""
     names = stored.get("architectures") or []
     wrapped = stored.get("speculators_model_type")
     for kind, known in (("dflash", DFLASH), ("dspark", DSPARK)):
@@ -174,7 +174,7 @@ def _kind(stored: Mapping[str, Any], folder: Path) -> str:
 
 
 def _shape(inner: Mapping[str, Any], folder: Path) -> PretrainedConfig:
-    """The config of the layers."""
+    """Returns the config of the layers."""
     if (model := inner.get("model_type", "qwen3")) != "qwen3":
         raise WeightsError(f"the drafter in {folder} has layers of {model!r}; read are those of qwen3")
     known = {name: inner[name] for name in (*ENGINE, "rope_theta", "rope_scaling") if inner.get(name) is not None}
@@ -189,7 +189,7 @@ def _shape(inner: Mapping[str, Any], folder: Path) -> PretrainedConfig:
 
 
 def _found(stored: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """An entry of the config, at the top or in one of its nested parts."""
+    """Returns a config entry from the top level or one of the nested parts."""
     for place in (stored, stored.get("dflash_config") or {}, stored.get("dspark_config") or {}):
         if place.get(name) is not None:
             return place[name]
@@ -197,7 +197,7 @@ def _found(stored: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 
 def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spark: bool) -> BlockPlan:
-    """Reads the network's plan. Raises WeightsError for a config that leaves it open, or that no target fits."""
+    """Reads the network's plan. Raises WeightsError for a config that is incomplete, or that fits no target."""
     layers = target.num_hidden_layers
     counted, hidden = _found(stored, "target_layer_ids"), _found(stored, IDS)
     if counted is not None and hidden is not None and [k - 1 for k in hidden] != list(counted):
@@ -236,7 +236,7 @@ def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spa
 
 
 def _markov(stored: Mapping[str, Any], own: Mapping[str, list[int]], target: PretrainedConfig) -> Markov:
-    """DSpark's own choices, taken from its tensors where they show."""
+    """Returns DSpark's own settings, taken from its tensors if possible."""
     rows, rank = own.get("markov_head.markov_w2.weight", [target.vocab_size, _found(stored, "markov_rank", 256)])
     return Markov(
         rank=rank,
@@ -248,7 +248,7 @@ def _markov(stored: Mapping[str, Any], own: Mapping[str, list[int]], target: Pre
 
 
 def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, Any], vocab: int) -> OwnHead | None:
-    """The LM head that comes with a checkpoint. Raises WeightsError where its tokens are not known."""
+    """Returns the LM head stored with a checkpoint. Raises WeightsError if its tokens are unknown."""
     rows = own[LM_HEAD][0] if LM_HEAD in own else None
     size = _found(stored, "draft_vocab_size")
     if not (rows is None and isinstance(size, int) and checkpoint.akin(size, vocab)) and size not in (
@@ -278,6 +278,6 @@ def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, A
 
 
 def _dtype(folder: Path) -> torch.dtype:
-    """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
+    """Returns the dtype of `fc`; bfloat16 if there is none or it has 8 bits."""
     stored = checkpoint.FileTensors(folder)
     return stored["fc.weight"].dtype if "fc.weight" in stored else torch.bfloat16

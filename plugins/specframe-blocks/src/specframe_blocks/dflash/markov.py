@@ -1,4 +1,4 @@
-"""DSpark's heads: a bias for the successors of a token, and the chance that they are accepted."""
+"""DSpark's heads: a bias for the successors of a token, and the probability that they are accepted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DEVIATION = 0.01
 
 
 class MarkovHead(nn.Module):
-    """A bias of low rank on the logits, given the token before (DSpark), under the published names.
+    """A low-rank bias on the logits that depends on the token before (DSpark), under the published names.
 
-    Vanilla: the bias is that of the token before, wherever in the block. Gated: the block's state at the place scales
-    it. With `rnn` a state is carried from token to token, so that the bias is that of all drafted tokens above.
+    Vanilla: the bias depends on the token before, not on the position. Gated: the block's state at the position scales
+    it. With `rnn` a state is carried from token to token, so that the bias depends on all drafted tokens above.
 
     Args:
-        vocab: tokens that may stand before.
-        rows: tokens that have a bias.
+        vocab: number of tokens that may precede.
+        rows: number of tokens that have a bias.
         rank: the bias's rank, r.
-        hidden: the width of what the block makes of a place.
+        hidden: width of the block's state at a position.
         kind: vanilla, gated or rnn.
     """
 
@@ -50,11 +50,11 @@ class MarkovHead(nn.Module):
         return self.markov_w1.embedding_dim
 
     def first(self, like: Tensor) -> State:
-        """The state above a block's root, of as many nodes as `like` [.., H] has: [.., r], if there is one."""
+        """Returns the state above a block's root, for all nodes of `like` [.., H]: [.., r], if the kind has one."""
         return (like.new_zeros(*like.shape[:-1], self.rank),) if self.kind == "rnn" else ()
 
     def forward(self, hidden: Tensor, token: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """Returns `markov_w1` of tokens [..], the input of `markov_w2`, [.., r] each, and the state after them."""
+        """Returns `markov_w1` of tokens [..], the input of `markov_w2`, [.., r] each, and the state after tokens."""
         before = self.markov_w1(token)
         if self.kind == "vanilla":
             return before, before, state
@@ -68,13 +68,13 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """The chance that the token drafted at a place is accepted (DSpark), under the published names."""
+    """The probability that a drafted token is accepted (DSpark), under the published names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.proj = nn.Linear(width, 1)
 
     def forward(self, read: Tensor) -> Tensor:
-        """[.., D] -> [..], in float32 or better."""
+        """Maps [.., D] to [..], in float32 or wider."""
         score: Tensor = self.proj(read).squeeze(-1)
         return score.to(torch.promote_types(score.dtype, torch.float32)).sigmoid()

@@ -1,4 +1,4 @@
-"""Plan of a block drafter: the layers it reads, the length of its blocks, and the shape of its own layers."""
+"""Plan of a block drafter: the layers it reads, the block length, and the windows of its own layers."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KIND = "qwen3"
-"""The kind of a drafter's own layers, as published."""
+"""The type of a drafter's layers, as published."""
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """The choices that published block drafters differ in."""
+    """Choices in which published block drafters differ."""
 
     taps: tuple[int, ...]
-    """The layers of the target whose outputs are read, counted from 0."""
+    """The target's layers whose outputs are read, counted from 0."""
     size: int
-    """Rows of a block, the root's included."""
+    """Rows of a block, including the root's."""
     mask: int
     """The token whose embedding marks positions to be predicted."""
     from_anchor: bool = False
-    """True if the root's own row predicts the first draft; otherwise the next row does, and the root's nothing."""
+    """True if the root's row predicts the first draft; otherwise the next row does, and the root's predicts nothing."""
     causal: bool = False
     """True if a row sees only the rows before it in its block, as in JetSpec."""
     windows: tuple[int | None, ...] = ()
-    """Number of the newest context features that each layer sees, None for all; empty: every layer sees all."""
+    """Number of newest context features that each layer sees, None for all; empty: every layer sees all."""
     causal_windows: bool = False
-    """True if layers with a window are causal in the block, as speculators trains them without
-    `sliding_window_non_causal`."""
+    """True if layers with a window are causal in the block, as speculators trains them by default.
+
+    That is without `sliding_window_non_causal`.
+    """
 
     @property
     def sliding(self) -> dict[str, Any]:
-        """The windows in a config.json; empty where no layer has one."""
+        """Returns the windows for a config.json; empty if no layer has one."""
         widths = [window for window in self.windows if window is not None]
         kinds = ["full_attention" if window is None else "sliding_attention" for window in self.windows]
         if not widths:
@@ -45,7 +47,7 @@ class BlockPlan:
         return found | {"sliding_window_non_causal": not self.causal_windows}
 
     def view(self, layer: int) -> tuple[int | None, bool]:
-        """The window of a layer, and whether it is causal in the block."""
+        """Returns the window of a layer, and whether it is causal in the block."""
         window = self.windows[layer] if self.windows else None
         return window, self.causal or (self.causal_windows and window is not None)
 
@@ -57,17 +59,17 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class OwnHead:
-    """An LM head that comes with a checkpoint."""
+    """An LM head stored with a checkpoint."""
 
     rows: int
     tokens: Tensor | None = None
-    """The draft vocabulary that its rows are, int64 [rows]; None: the target's."""
+    """The draft vocabulary of its rows, int64 [rows]; None: the target's vocabulary."""
     listed: bool = False
     """True if the checkpoint also marks these tokens in `t2d`."""
 
 
 def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[int] | None) -> None:
-    """Raises InputError for choices that make no drafter."""
+    """Raises InputError for choices from which no drafter can be built."""
     least = 1 if from_anchor else 2
     if size < least:
         raise InputError(f"{name}: block_size must be at least {least}, not {size}: the root takes a row of it")
@@ -78,10 +80,10 @@ def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[
 
 
 def published_taps(layers: int, count: int) -> tuple[int, ...]:
-    """The target's layers that a drafter of `count` layers reads, counted from 0.
+    """Returns the target's layers that a drafter of `count` layers reads, counted from 0.
 
-    They are spread evenly from layer 1 to layer L - 3; a drafter of one layer reads the middle. A small target has
-    fewer to give.
+    They are evenly spaced from layer 1 to layer L - 3; a drafter of one layer reads the middle. A small target gives
+    fewer.
     """
     if count == 1:
         return (layers // 2,)

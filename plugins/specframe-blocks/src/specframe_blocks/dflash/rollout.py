@@ -1,4 +1,4 @@
-"""DFlash's training: blocks that begin at random positions of a text, all from one forward pass over it."""
+"""DFlash's training: blocks that start at random positions of a text, all computed in one forward pass."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 class AnchoredBlocks:
     """Anchored blocks (DFlash, arXiv 2602.06036; DSpark trains in the same way).
 
-    An anchor is an entry of the text: its context feature is the last that its block sees, its token the block's root.
-    Blocks of a text share one forward pass over its context and never see each other, so a block's predictions are
-    decoding's, number by number. Tokens that DSpark's bias follows are the text's.
+    An anchor is an entry of the text: its context feature is the last one that its block sees, its token the block's
+    root. Blocks of a text share one forward pass over its context and never see each other, so a block's predictions
+    equal those of decoding. DSpark's bias follows the text's tokens.
 
-    Logits are the largest part of it: `anchors` x levels x vocabulary of each text. With `chunk` they are computed for
-    `chunk` anchors at a time, scored, dropped, and computed again for the gradients; losses are the same (but for a
-    place that a loss itself leaves out, such as the text's last).
+    Logits need the most memory: `anchors` x levels x vocabulary for each text. With `chunk` they are computed for
+    `chunk` anchors at a time, scored, dropped, and computed again for the gradients; losses are equal, except at
+    positions that a loss itself leaves out, such as the text's last.
 
     A drafter that is not being trained gets every entry as an anchor, so that the simulated tau is that of all cycles.
 
     Args:
-        anchors: how many blocks of a text are trained, at most, drawn anew for every step (published: 512).
-        chunk: for how many anchors of every text logits are made at a time; none: for all.
+        anchors: maximum number of blocks trained per text, drawn anew in every step (published: 512).
+        chunk: number of anchors of every text whose logits are computed at a time; none: all.
     """
 
     def __init__(self, *, anchors: int = 64, chunk: int | None = None) -> None:
@@ -44,7 +44,7 @@ class AnchoredBlocks:
         self.chunk = chunk
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """Predictions [B, A K], a block's K side by side; `progress` changes nothing."""
+        """Returns predictions [B, A K], the K of a block adjacent; `progress` is ignored."""
         model = _blockwise(drafter)
         length = teacher.tokens.shape[1]
         if length < 2:
@@ -63,8 +63,8 @@ class AnchoredBlocks:
         return Chunks(parts) if len(parts) > 1 else parts[0]()
 
     def _entries(self, teacher: Teacher, *, training: bool) -> tuple[Tensor, Tensor]:
-        """The anchors, [B, A] int64 ascending, and which of them are wanted, [B, A] bool."""
-        counts = teacher.mask[:, 1:]  # [B, n], whether the law after an entry's root is trained
+        """Returns the anchors, [B, A] int64 ascending, and which of them are used, [B, A] bool."""
+        counts = teacher.mask[:, 1:]  # [B, n], the law after an entry's root is trained
         batch, n = counts.shape
         if not training or n <= self.anchors:
             return torch.arange(n, device=counts.device).expand(batch, -1), counts
@@ -76,7 +76,7 @@ class AnchoredBlocks:
 def _student(
     model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, chosen: Tensor
 ) -> Student:
-    """The predictions of some blocks; positions beyond the text do not count."""
+    """Returns the predictions of some blocks; positions beyond the text do not count."""
     levels = model.network.levels
     last = teacher.tokens.shape[1] - 1
     place = (entries[..., None] + torch.arange(1, levels + 1, device=entries.device)).flatten(1)  # [B, A K]
@@ -87,7 +87,7 @@ def _student(
 
 
 def _blockwise(drafter: Trainable) -> NeuralDrafter[Any]:
-    """The drafter itself, if it drafts blocks. Raises CompositionError otherwise."""
+    """Returns the drafter if it drafts blocks. Raises CompositionError otherwise."""
     if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Backbone):
         raise CompositionError(
             f"the rollout 'anchored-blocks' needs a drafter of blocks (dflash, dspark), and {type(drafter).__name__} "

@@ -1,4 +1,4 @@
-"""DSpark's network: a block drafter's, with a bias of every node's own, and the tree that it goes down."""
+"""DSpark's network: a block drafter's with a bias for every node, and the session that descends a tree."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Spark(Backbone):
     """DFlash's backbone with DSpark's heads.
 
-    A prediction's head reads three parts, side by side: the block's state [H], the embedding of the token above [r],
-    and the factors of its bias [r].
+    The input of a prediction's head concatenates the block's state [H], the embedding of the token above [r], and the
+    factors of its bias [r].
     """
 
     def __init__(self, layout: BlockLayout) -> None:
@@ -36,7 +36,7 @@ class Spark(Backbone):
             self.confidence_head = ConfidenceHead(size + (markov.rank if self.reads_markov else 0))
 
     def blocks(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Predicted:
-        """The predictions of blocks, [B, A, K, H + 2 r], the tokens above each being the text's, [B, n + K - 1]."""
+        """Returns the predictions of blocks, [B, A, K, H + 2 r]; the tokens above are the text's, [B, n + K - 1]."""
         states = self.states(features, tokens, embed, entries)
         state, parts = self.markov_head.first(states[:, :, 0]), []
         for level in range(self.levels):
@@ -46,12 +46,12 @@ class Spark(Backbone):
         return self.predicted(torch.stack(parts, 2))
 
     def read(self, states: Tensor, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Returns the heads' inputs below nodes with these tokens, [..] -> [.., H + 2 r], and the state there."""
+        """Returns the heads' inputs below nodes with these tokens, [..] -> [.., H + 2 r], and the state after them."""
         before, factors, state = self.markov_head(states, tokens, state)
         return torch.cat([states, before, factors], -1), state
 
     def predicted(self, read: Tensor) -> Predicted:
-        """Returns predictions to be read by the heads, with their confidence."""
+        """Returns predictions for the heads, with their confidence."""
         if self.confidence_head is None:
             return Predicted(read)
         rank = self.markov_head.rank
@@ -59,20 +59,20 @@ class Spark(Backbone):
         return Predicted(read, confidence=self.confidence_head(seen))
 
     def split(self, read: Tensor) -> tuple[Tensor, Tensor]:
-        """The block's state, and the bias of the next token: [.., H], [.., v]."""
+        """Returns the block's state, and the bias of the next token: [.., H], [.., v]."""
         rank = self.markov_head.rank
         bias: Tensor = self.markov_head.markov_w2(read[..., -rank:])
         return read[..., : -2 * rank], bias
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         return SparkSession(self, embed, slots, room=room)
 
 
 class SparkSession(BlockSession):
-    """A block session that goes down a tree a level at a time: the block is run once, the biases for every node.
+    """A block session that descends a tree level by level: the block is computed once, the bias for every node.
 
-    It keeps the state after the tokens of expanded nodes. Blocks' `position` is the level below them.
+    It keeps the state after the tokens of expanded nodes. The `position` of a block is the level below them.
     """
 
     network: Spark
@@ -82,7 +82,7 @@ class SparkSession(BlockSession):
         self.walked: list[Blocks] = []
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The prediction below each frontier node. Raises CompositionError below the block's last level."""
+        """Returns the prediction below each frontier node. Raises CompositionError below the block's last level."""
         tree, nodes, levels = frontier.tree, frontier.nodes, self.network.levels
         if tree.levels == 0:
             self.flush()
@@ -105,7 +105,7 @@ class SparkSession(BlockSession):
         return self.network.predicted(read[:, :, None])
 
     def _parent_state(self, frontier: Frontier) -> tuple[Tensor, State]:
-        """Returns the depth of each frontier node, [B, F], and the state above it; the root may be asked for again."""
+        """Returns the depth of each frontier node, [B, F], and the state above it; the root may be repeated."""
         nodes = frontier.nodes
         if not self.walked:
             first = self.draft[0].outputs[:, :, 0].expand(-1, nodes.shape[1], -1)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class MTP(NeuralDrafter[MTPNetwork]):
-    """The head for the token after next that DeepSeek-V3, Qwen3-Next, GLM-4.5, MiMo and others are trained with.
+    """The head for the token after next with which DeepSeek-V3, Qwen3-Next, GLM-4.5, MiMo and others are trained.
 
-    It drafts as EAGLE's drafter does, a level a call, with its own output as the next feature: DeepSeek trained it one
-    level deep and reuses it. FastMTP (arXiv 2509.18362) trains it on for three: the rollout `multi-step`, or
-    `training-time-test` with gradients through its outputs, and the loss `cross-entropy` with `labels: text` and
-    `decay: 0.6`.
+    It drafts as EAGLE's drafter does, one level per call, with its own output as the next feature: DeepSeek trained it
+    for one level and reuses it. FastMTP (arXiv 2509.18362) trains it further for three levels: with the rollout
+    `multi-step`, or `training-time-test` for gradients through its outputs, and the loss `cross-entropy` with `labels:
+    text` and `decay: 0.6`.
 
-    `weights` may be the target's own checkpoint, where it ships a head: a folder or Hub name whose tensors are called
-    mtp.* (Qwen) or model.layers.L.eh_proj and so on (DeepSeek), or a folder of the package speculators. Where there
-    are several heads, the first is read.
+    `weights` may be the target's own checkpoint, if it contains a head: a folder or Hub name with tensors called mtp.*
+    (Qwen) or model.layers.L.eh_proj and so on (DeepSeek), or a folder of the package speculators. Of several heads, the
+    first is read.
 
     Args:
         weights: a folder, `zoo://name` or Hub name; none: an untrained head.
@@ -37,14 +37,14 @@ class MTP(NeuralDrafter[MTPNetwork]):
     name = "mtp"
     forms = engines.FORMS
     dtype: torch.dtype = torch.bfloat16
-    """Storage dtype of the head's weights; a loaded head keeps its own."""
+    """Storage dtype of a new head's weights; a loaded head keeps its own."""
 
     def build(self, target: NeuralTarget) -> MTPNetwork:
-        """A new head for the target."""
+        """Returns a new head for the target."""
         return MTPNetwork(target.config)
 
     def load(self, target: NeuralTarget, weights: str) -> MTPNetwork:
-        """The head of a checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
+        """Loads the head of a checkpoint. Raises WeightsError, with all mismatches, if it does not fit."""
         config = checkpoint.read_config(weights)
         self.dtype = published.dtype_of(checkpoint.locate(weights), target.config.num_hidden_layers)
         if not published.is_published(config):
@@ -63,5 +63,5 @@ class MTP(NeuralDrafter[MTPNetwork]):
         checkpoint.save(self.network, stored, folder, self.dtype)
 
     def export(self, form: str) -> Export:
-        """The head as speculators reads it, or as a target's checkpoint holds it. Raises WeightsError if it cannot."""
+        """Returns the head in the form of speculators or a target's checkpoint. Raises WeightsError if it cannot."""
         return engines.export(form, self.network.state_dict(), self.dtype, self.target, self.support)

@@ -1,7 +1,7 @@
-"""A head in the forms of speculators, and of the checkpoints that targets ship one in.
+"""An MTP head in the form of speculators, and of checkpoints that contain a target and its head.
 
-No engine reads a head in a folder of its own: engines serve the target's checkpoint with the head in it, so the last
-two forms are the tensors and names to be added to it.
+No engine reads a head from its own folder; engines serve the target's checkpoint with the head in it. The last two
+forms are therefore the tensors and names to add to that checkpoint.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ COMMAND = (
 def export(
     form: str, own: Mapping[str, Tensor], dtype: torch.dtype, target: NeuralTarget, support: Tensor | None
 ) -> Export:
-    """The head of these tensors in a form, stored as `dtype`.
+    """Converts a head with these tensors to a form, stored as `dtype`.
 
-    Raises WeightsError for one over a draft vocabulary, `support`, which none of the forms has a place for.
+    Raises WeightsError for a head over a draft vocabulary, `support`, because none of the forms has a place for it.
     """
     if support is not None:
         raise WeightsError(f"{form} cannot serve this head: a draft vocabulary is not known there; leave head out")
@@ -67,7 +67,7 @@ def export(
 
 
 def _name(name: str, form: str, layers: int) -> str:
-    """A tensor's name in a form, given ours."""
+    """Returns a tensor's name in a form, given ours."""
     part, _, rest = name.partition(".")
     if part not in PARTS:
         rest = name.removeprefix("layer.layer.")
@@ -79,7 +79,7 @@ def _name(name: str, form: str, layers: int) -> str:
 
 
 def _wrapped(shape: dict[str, Any], target: PretrainedConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The config of the speculators package around the target's."""
+    """Returns speculators' config around the target's."""
     return {
         **speculators_config("MTPDraftModel", "mtp", STEPS, target),
         "transformer_layer_config": shape,

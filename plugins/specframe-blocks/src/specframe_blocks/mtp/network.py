@@ -1,4 +1,4 @@
-"""The network of a multi-token prediction head: two norms, a map, a decoder layer of the target's kind, a norm."""
+"""Network of a multi-token prediction head: two norms, a map, a decoder layer of the target's type, a norm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class MTPNetwork(FeatureNetwork):
     """The head of DeepSeek-V3 and Qwen3-Next, under the names of the package speculators.
 
-    A pair is the embedding of token i + 1 and feature i, embedding first; each passes a norm of its own, `input_proj`
-    fuses them, and a whole decoder layer of the target's kind follows, with its input norm. Its output passes
-    `final_layernorm`; then the target's LM head reads it, and it replaces the feature one token further down. Features
-    are those that have passed the target's final norm.
+    A pair is the embedding of token i + 1 and feature i, embedding first. Each passes its own norm, `input_proj` fuses
+    them, and a complete decoder layer of the target's type follows. Its output passes `final_layernorm`; the target's
+    LM head reads the result, which also replaces the feature one token further down. Features are those after the
+    target's final norm.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -40,7 +40,7 @@ class MTPNetwork(FeatureNetwork):
         self.input_proj = nn.Linear(2 * size, size, bias=False)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        """Returns the layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; the state is not used."""
         token, feature = pairs.chunk(2, -1)
         return self.input_proj(torch.cat([self.token_layernorm(token), self.hidden_layernorm(feature)], -1)), state
 
@@ -50,5 +50,5 @@ class MTPNetwork(FeatureNetwork):
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """Returns the features that are fed back: those that the LM head reads."""
+        """Returns the features that are fed back, which are the LM head's inputs."""
         return self.hidden(outputs)

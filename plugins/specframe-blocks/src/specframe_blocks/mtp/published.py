@@ -1,4 +1,4 @@
-"""Locations of a published checkpoint's head: the target's own files, or a folder of the package speculators."""
+"""Reading of an MTP head from a published checkpoint: the target's own files, or a folder of speculators."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PARTS = {
     "hidden_layernorm": ("mtp.pre_fc_norm_hidden", "hnorm"),
     "final_layernorm": ("mtp.norm", "shared_head.norm"),
 }
-"""Names of each part: ours, then those of Qwen and of DeepSeek."""
+"""Names of each part: ours, then Qwen's and DeepSeek's."""
 
 
 def is_published(config: Mapping[str, Any]) -> bool:
-    """Returns whether a folder was written by another program than specframe."""
+    """Returns whether a folder was written by a program other than specframe."""
     return config.get("format") != "mtp"
 
 
 def fill(network: nn.Module, folder: Path, layers: int) -> None:
-    """Copies the head's weights out of a published checkpoint, for a target of `layers` layers.
+    """Copies the head's weights from a published checkpoint, for a target of `layers` layers.
 
-    Raises WeightsError for one without a head, or with another; everything that is wrong about it is listed.
+    Raises WeightsError for one without a head or with another kind of head, with every mismatch.
     """
     found = dict(_read(folder, layers))
     if not found:
@@ -52,13 +52,13 @@ def fill(network: nn.Module, folder: Path, layers: int) -> None:
 
 
 def dtype_of(folder: Path, layers: int) -> torch.dtype:
-    """Returns the stored dtype of the head's first map. Raises WeightsError where no file can be read."""
+    """Returns the stored dtype of the head's first map. Raises WeightsError if no file can be read."""
     found = (part.dtype for name, part in _read(folder, layers, own=True) if name == "input_proj.weight")
     return next(found, torch.bfloat16)
 
 
 def ours(name: str, layers: int) -> str | None:
-    """Returns our name of a stored tensor; None for a tensor that is no part of the head."""
+    """Returns our name of a stored tensor; None for a tensor that does not belong to the head."""
     if name.startswith("mtp_layers.0."):
         name = name.removeprefix("mtp_layers.0.")
         return name if name.split(".")[0] in PARTS else f"layer.layer.{name}"
@@ -67,13 +67,13 @@ def ours(name: str, layers: int) -> str | None:
             return f"{own}.weight"
     if match := re.fullmatch(rf"(?:mtp\.layers\.0|model\.layers\.{layers})\.(.+)", name):
         rest = match[1]
-        # DeepSeek stores copies of the target's embedding and LM head with it
+        # DeepSeek also stores copies of the target's embedding and LM head
         return None if rest.startswith(("embed_tokens.", "shared_head.")) else f"layer.layer.{rest}"
     return None
 
 
 def _read(folder: Path, layers: int, *, own: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """The head's tensors, by our names; `own`: those of a folder that specframe wrote as well."""
+    """Yields the head's tensors by our names; with `own`, also those of a folder written by specframe."""
 
     def is_part(name: str) -> bool:
         return ours(name, layers) is not None or (own and name == "input_proj.weight")

@@ -1,4 +1,4 @@
-"""LogitSpec: the runners-up of the last logits as guesses of the token after the next one."""
+"""LogitSpec: runners-up in the last logits as guesses of the token after the next one."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from specframe.plugin import (
 )
 
 LENGTHS = ((8, 4), (32, 3))
-"""Number of tokens copied after each guess, up to a rank; one after later ones."""
+"""Number of tokens copied after a guess, up to a rank; later guesses get one token."""
 
 
 class LogitSpec:
-    """Proposes a copy of the text, and guesses from the logits that the root is from, with copies after them.
+    """Proposes a copy of the text, and guesses from the root's logits with copies after them.
 
-    The target's logits for one position are a guess of the next one, too: a token that was likely but not chosen may
-    come one token later. The guesses stand below the root, the likeliest first; each is continued by searching the text
-    for its earlier continuations, which needs no forward pass.
+    The target's logits at one position also predict the next one: a token that was likely but not chosen may come one
+    token later. The guesses are children of the root, most likely first. Each is continued by a search of the text for
+    its earlier continuations, without a forward pass.
 
-    Source: LogitSpec (Liu et al. 2025, arXiv 2507.01449), whose longest copy takes the most frequent continuation of
-    three tokens; here all matches are looked at, as `suffix` does.
+    Source: LogitSpec (Liu et al. 2025, arXiv 2507.01449). Its longest copy is the most frequent continuation of three
+    tokens; here all matches are used, as in `suffix`.
 
     Options:
-        nodes: the most nodes of a tree, the root included
-        guesses: how many of the last logits' tokens are guesses
-        cap: the most tokens to copy
-        doubt: how many occurrences a match of one token is doubted by; a longer one by its share of them
-        least: the smallest path probability that is copied
+        nodes: maximum number of tree nodes, root included
+        guesses: number of guesses from the last logits
+        cap: maximum number of copied tokens
+        doubt: pseudo-count added to the occurrences of a one-token match; a match of m tokens gets doubt / m
+        least: smallest path probability that is copied
     """
 
     taps: frozenset[str] = frozenset()
@@ -54,18 +54,18 @@ class LogitSpec:
         self.guesses = guesses
         self.promise = Promise(frozenset({Draw.TOP}), max(nodes, cap + 1))
         self._suffix = Suffix(cap=cap, doubt=doubt, least=least)
-        self._last: list[list[int]] = []  # of each row the likeliest tokens of the logits that its root is from
+        self._last: list[list[int]] = []  # by row, the most likely tokens of the logits that gave its root
 
     def bind(self, target: Target) -> None:
-        """Needs nothing of the target."""
+        """Does nothing: the drafter needs no part of the target."""
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self._suffix.open(slots, room)
         self._last = []
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The copy and the guesses below root [B]; rows with fewer nodes end in invalid ones."""
+        """Returns the copy and the guesses below root [B]; rows with fewer nodes end in invalid ones."""
         tries = self._suffix.copies(root)
         for rank in range(self.guesses):
             paths = [row[rank : rank + 1] for row in self._last]
@@ -76,15 +76,15 @@ class LogitSpec:
         return as_tree(root, tries)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Returns the tokens that would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text continued with a path."""
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; rows with a prompt join after the others."""
+        """Appends the committed tokens; rows with a prompt are added after the others."""
         self._suffix.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
-        """Keeps the likeliest tokens after the last accepted node of each row."""
+        """Stores the most likely tokens after the last accepted node of each row."""
         logits, verdict = cycle.scores.logits, cycle.verdict
         nodes = [row[-1] if row else 0 for row in verdict.to_host(cycle.draft).paths]
         last = logits[range(len(nodes)), nodes]  # [B, V]

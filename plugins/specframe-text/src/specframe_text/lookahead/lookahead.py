@@ -1,4 +1,4 @@
-"""Lookahead decoding: n-grams from Jacobi iterations that run in the same forward pass as their verification."""
+"""Lookahead decoding: n-grams from Jacobi iterations that run in the same forward pass as verification."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NgramPool:
         self._after: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, token: int, after: tuple[int, ...]) -> None:
-        """Adds the tokens after a token; the oldest n-gram leaves where there are too many."""
+        """Adds the tokens after a token; if there are too many n-grams, the oldest is dropped."""
         known = self._after.setdefault(token, {})
         known.pop(after, None)
         known[after] = None
@@ -40,25 +40,25 @@ class NgramPool:
             del known[next(iter(known))]
 
     def add_text(self, text: Sequence[int]) -> None:
-        """Takes in every n-gram of a text."""
+        """Adds every n-gram of a text."""
         for place in range(len(text) - self.length + 1):
             self.add(text[place], tuple(text[place + 1 : place + self.length]))
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """The n-grams that begin with a token, without it, the one seen last first."""
+        """Returns the n-grams that begin with a token, without that token, most recent first."""
         return list(self._after.get(token, ()))[::-1]
 
 
 class Window:
-    """Guesses of the next `width` positions, `ngram` - 1 generations of them (Fu et al. 2024, section 3).
+    """Guesses of the next `width` positions, in `ngram` - 1 generations (Fu et al. 2024, section 3).
 
-    Column i of generation l guesses the token l + i places after the root. Generation 0 has no column 0: that is the
-    root. A forward over the window gives one more generation, and the oldest one leaves.
+    Column i of generation l guesses the token l + i positions after the root. Generation 0 has no column 0, which would
+    be the root. Each forward pass over the window adds a generation, and the oldest one is dropped.
     """
 
     def __init__(self, prompt: Sequence[int], *, ngram: int, width: int) -> None:
-        # The paper starts with random tokens of the prompt. These are its last ones, again and again: drafting needs
-        # no noise of its own then, and a few cycles later they have left the window.
+        # The paper starts with random tokens of the prompt. Here the last ones are repeated: drafting then needs no
+        # random numbers, and a few cycles later they have left the window.
         cells = [prompt[-1 - place % len(prompt)] for place in range((ngram - 1) * width)]
         self._rows = [cells[row * width : (row + 1) * width] for row in range(ngram - 1)]
         self._rows[0] = self._rows[0][1:]
@@ -69,7 +69,7 @@ class Window:
         return [[*first[:column], *(row[column] for row in others)] for column in range(len(first) + 1)]
 
     def advance(self, root: int, latest: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """The n-grams of the columns, (first token, the others), given the newest generation; the oldest one leaves."""
+        """Adds the newest generation, drops the oldest, and returns the columns' n-grams: (first token, the others)."""
         first, *others = self._rows
         columns = zip([root, *first], *others, latest, strict=True)
         found = [(column[0], column[1:]) for column in columns]
@@ -79,20 +79,20 @@ class Window:
 
 
 class Lookahead:
-    """Proposes pooled n-grams, and improves guesses of later tokens by the scores of the same forward.
+    """Proposes pooled n-grams, and improves guesses of later tokens by the scores of the same forward pass.
 
-    Both branches of the method are one tree. Below the root stand the n-grams that begin with it, then the window: its
-    oldest generation as a path, every other one a level further down each column. The target's likeliest tokens at the
-    newest generation are the next one, and every column has then made an n-gram for the pool.
+    Both branches of the method are one tree. Below the root are the n-grams that begin with it, then the window: its
+    oldest generation as a path, and the later ones level by level below each column. The target's most likely tokens at
+    the newest generation form the next one, and every column then gives an n-gram for the pool.
 
-    Source: Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
-    (arXiv 2402.02057).
+    Source: Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (arXiv
+    2402.02057).
 
     Options:
-        ngram: the tokens of an n-gram, the one it is looked up by included (N)
+        ngram: tokens of an n-gram, including the one that it is looked up by (N)
         window: positions guessed ahead in every generation (W)
-        guesses: the most n-grams that are kept for a token and proposed (G)
-        text: whether n-grams of the prompt and the text join the pool
+        guesses: maximum number of n-grams that are kept for a token and proposed (G)
+        text: whether n-grams of the prompt and the text are added to the pool
     """
 
     taps: frozenset[str] = frozenset()
@@ -113,14 +113,14 @@ class Lookahead:
         self._ends: list[list[int]] = []  # the last ngram - 1 tokens of each row
 
     def bind(self, target: Target) -> None:
-        """Needs nothing of the target."""
+        """Does nothing: the drafter needs no part of the target."""
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self._pools, self._windows, self._ends = [], [], []
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The pooled n-grams and the window below root [B]; common prefixes are one node."""
+        """Returns the pooled n-grams and the window below root [B]; common prefixes are shared nodes."""
         tries = [Trie(token) for token in root.tolist()]
         for trie, pool, window in zip(tries, self._pools, self._windows, strict=True):
             for after in pool.after(trie.tokens[0]):
@@ -130,7 +130,7 @@ class Lookahead:
         return as_tree(root, tries)
 
     def commit(self, committed: Committed) -> None:
-        """Takes the n-grams of the committed tokens; rows with a prompt join after the others."""
+        """Adds the n-grams of the committed tokens; rows with a prompt are added after the others."""
         texts = gained(committed)
         if committed.prompt is not None:
             self._pools += [NgramPool(self.ngram, self.guesses) for _ in texts]
@@ -144,9 +144,9 @@ class Lookahead:
             self._ends[row] = whole[-(self.ngram - 1) :]
 
     def observe(self, cycle: Cycle) -> None:
-        """Moves every window on by the target's likeliest tokens after its newest generation."""
+        """Advances every window by the target's most likely tokens after its newest generation."""
         if cycle.committed.prompt is not None:
-            return  # nothing was drafted yet
+            return  # nothing has been drafted yet
         tree, logits = cycle.draft, cycle.scores.logits
         rows = zip(self._windows, tree.tokens.tolist(), tree.parent.tolist(), tree.valid.tolist(), strict=True)
         found = [find_paths(window.paths(), *row) for window, *row in rows]
@@ -155,7 +155,7 @@ class Lookahead:
         latest: list[list[int]] = chosen.max(-1).indices.tolist()
         roots: list[int] = tree.tokens[:, 0].tolist()
         for row, whole in enumerate(found):
-            if whole:  # in a draft made of several, a budget may have cut the window
+            if whole:  # in a draft merged from several, a budget may have cut the window
                 for token, after in self._windows[row].advance(roots[row], latest[row]):
                     self._pools[row].add(token, after)
 
@@ -170,7 +170,7 @@ class Lookahead:
 def find_paths(
     paths: Iterable[Sequence[int]], tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]
 ) -> list[int]:
-    """The nodes of a row's tree at the ends of these paths from the root; none if one of the paths is missing."""
+    """Returns the nodes of a row's tree at the ends of these paths; empty if one of the paths is missing."""
     children: dict[tuple[int, int], int] = {}
     for node, key in enumerate(zip(parents, tokens, strict=True)):
         if valid[node]:

@@ -1,4 +1,4 @@
-"""`specframe store build FILES --recipe R`: texts that a drafter copies from, tokenized and indexed."""
+"""`specframe store build FILES --recipe R`: tokenizes and indexes texts for drafters that copy from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index of texts by the context before each place: finds the longest suffix of another text that occurs."""
+"""An index of texts by the context before each position: finds the longest suffix of another text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 SEPARATOR = 0xFFFFFFFF
 """Separator after every text; no token has this id."""
 LITTLE, WIDTH = "<u4", 4
-"""A token's bytes, the least significant first: read backwards, numbers in bytes are in order of their values."""
+"""A token's bytes, least significant first; read backwards, the bytes of numbers sort by value."""
 REACH = 16
-"""The most tokens of a match: the order of two places is decided by this many tokens."""
+"""Maximum number of tokens of a match: positions are sorted by this many tokens."""
 AFTER = b"\xff" * WIDTH * REACH
-"""Suffix that sorts after everything that begins with the same bytes."""
+"""A suffix that sorts after everything that begins with the same bytes."""
 STEP = 256
-"""Distance of the places among which a search begins; their readings are kept, so that comparing takes no Python."""
+"""Distance of the positions whose readings are stored, so that a search starts without Python comparisons."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SuffixMatch:
     """Occurrences of the longest matching suffix of a text: a range of the order."""
 
     length: int
-    """Tokens of the ending; 0 if none occurs."""
+    """Number of tokens of the suffix; 0 if none occurs."""
     begin: int
     end: int
 
@@ -37,40 +37,41 @@ class SuffixMatch:
 
 
 class ContextArray:
-    """Texts and the order of their places by the tokens up to there, read backwards: a suffix array of reversed texts.
+    """Texts, and their positions sorted by the preceding tokens read backwards: a suffix array of reversed texts.
 
-    All occurrences of an ending stand side by side in that order, and those of the longest around the place where the
-    ending itself would stand: one search finds them, whatever their length. The arrays may be memory-mapped.
+    All occurrences of a suffix are adjacent in that order, and those of the longest one surround the place where the
+    searched text itself would be inserted. One search therefore finds them, for any length. Arrays may be
+    memory-mapped.
     """
 
     def __init__(self, tokens: NDArray[np.uint32], order: NDArray[np.uint32]) -> None:
         self.tokens = tokens  # [n], a SEPARATOR after every text
-        self.order = order  # [n], the places of `tokens` sorted by the REACH tokens up to there, the last one first
+        self.order = order  # [n], positions in `tokens` sorted by the REACH tokens up to them, last one first
         self._bytes = np.ascontiguousarray(tokens, dtype=LITTLE).view(np.uint8).data
         self._places = np.ascontiguousarray(order).data
-        self._signs = list(map(self._read, self._places[::STEP].tolist()))  # the readings at every STEP-th place
+        self._signs = list(map(self._read, self._places[::STEP].tolist()))  # readings at every STEP-th position
 
     def __len__(self) -> int:
-        """The number of tokens, separators included."""
+        """Returns the number of tokens, separators included."""
         return len(self.tokens)
 
     @classmethod
     def build(cls, texts: Sequence[Sequence[int]]) -> ContextArray:
-        """The array of some texts."""
+        """Builds the array of some texts."""
         parts = [np.append(np.asarray(text, dtype=np.uint32), np.uint32(SEPARATOR)) for text in texts if len(text)]
         return cls._of(np.concatenate(parts) if parts else np.empty(0, np.uint32))
 
     @classmethod
     def join(cls, arrays: Sequence[ContextArray]) -> ContextArray:
-        """The array of the texts of several, which takes a fraction of the time of building it: they are in order."""
+        """Merges several arrays, which takes a fraction of the time of building one, because they are sorted."""
         offsets = np.cumsum([0, *map(len, arrays)])
         orders = [array.order + np.uint32(offset) for array, offset in zip(arrays, offsets, strict=False)]
         return cls._of(np.concatenate([array.tokens for array in arrays]), np.concatenate(orders))
 
     def without(self, tokens: int) -> ContextArray:
-        """The array without its first texts, which have at least the given number of tokens, their ends included.
+        """Returns the array without its first texts, of at least the given number of tokens including separators.
 
-        The end of the last of them stays in front: places near it are in order by it.
+        The separator of the last dropped text is kept, because the positions after it are sorted by it.
         """
         ends = np.flatnonzero(self.tokens[tokens - 1 :] == SEPARATOR)
         cut = tokens - 1 + int(ends[0]) if len(ends) else len(self)
@@ -79,7 +80,7 @@ class ContextArray:
         return ContextArray(self.tokens[cut:], self.order[self.order >= cut] - np.uint32(cut))
 
     def find(self, tail: Sequence[int], least: int = 1) -> SuffixMatch:
-        """Finds the longest suffix of `tail` that occurs, of at most REACH tokens and at least `least`."""
+        """Finds the longest suffix of `tail` that occurs, of at most REACH and at least `least` tokens."""
         wanted = np.asarray(tail[-REACH:], dtype=LITTLE).tobytes()[::-1]
         place = self._place(wanted)
         around = self._places[max(place - 1, 0) : place + 1].tolist()
@@ -90,9 +91,9 @@ class ContextArray:
         return SuffixMatch(length, self._place(part), self._place(part + AFTER))
 
     def after(self, match: SuffixMatch, *, length: int, limit: int) -> list[list[int]]:
-        """The `length` tokens after the occurrences of a match, of at most `limit` of them.
+        """Returns the `length` tokens after occurrences of a match, for at most `limit` of them.
 
-        If there are more occurrences, evenly spaced ones of the order are taken, whatever text precedes them.
+        Of more occurrences, evenly spaced ones in the order are taken, independently of the preceding text.
         """
         most = min(limit, len(match))
         chosen = match.begin + np.arange(most) * (len(match) - 1) // max(most - 1, 1)
@@ -103,34 +104,34 @@ class ContextArray:
 
     @classmethod
     def _of(cls, tokens: NDArray[np.uint32], near: NDArray[np.uint32] | None = None) -> ContextArray:
-        """The array of tokens, found the sooner the nearer the order `near` is to it."""
+        """Builds the array of tokens; the closer the order `near` is to the result, the faster."""
         last = np.uint32(max(len(tokens) - 1, 0))
         return cls(tokens, last - suffix_order(tokens[::-1], None if near is None else last - near))
 
     def _place(self, wanted: bytes) -> int:
-        """The first place of the order where no less is read."""
+        """Returns the first place of the order with a reading that is not smaller."""
         sign = bisect_left(self._signs, wanted)
         low, high = STEP * max(sign - 1, 0), min(STEP * sign, len(self))
         return bisect_left(self._places, wanted, low, high, key=self._read)
 
     def _read(self, place: int) -> bytes:
-        """The REACH tokens up to a place, the last one first; their bytes are in order as the tokens are."""
+        """Returns the REACH tokens up to a position, last one first, as bytes that sort like the tokens."""
         begin, end = WIDTH * (place + 1 - REACH), WIDTH * (place + 1)
         return self._bytes[begin if begin > 0 else 0 : end].tobytes()[::-1]
 
 
 def _common(found: bytes, wanted: bytes) -> int:
-    """Returns the number of tokens that two readings have in common from the first on."""
+    """Returns the number of tokens that two readings share from the beginning."""
     size = min(len(found), len(wanted))
     differing = int.from_bytes(found[:size], "big") ^ int.from_bytes(wanted[:size], "big")
     return (size - (differing.bit_length() + 7) // 8) // WIDTH
 
 
 def suffix_order(tokens: NDArray[np.uint32], near: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-    """The places of tokens [n] in the order of the REACH tokens from there on; ties in order of place.
+    """Sorts the positions of tokens [n] by the REACH tokens from there on; ties in order of position.
 
-    With an order `near` of all places, equal ones stay as they are in it, and sorting takes the less time the longer
-    the runs are that it has in order: numpy's stable sort merges runs.
+    With an order `near` of all positions, ties are left as they are in it. Sorting is faster the longer its sorted runs
+    are, because numpy's stable sort merges runs.
 
     Prefix doubling (Manber and Myers 1993), stopped at REACH: sorted by 2k tokens from the ranks by k tokens.
     """
@@ -141,14 +142,14 @@ def suffix_order(tokens: NDArray[np.uint32], near: NDArray[np.uint32] | None = N
     known = 1
     while known < REACH and rank[order[-1]] + 1 < size:
         after = np.zeros(size, np.int64)
-        after[: size - known] = rank[known:] + 1  # 0: nothing is left of the array
+        after[: size - known] = rank[known:] + 1  # 0: beyond the array's end
         order, rank = _sorted(rank * (size + 1) + after, order)
         known *= 2
     return order.astype(np.uint32)
 
 
 def _sorted(key: NDArray[np.int64], order: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """An order of places [n] sorted by their keys, and each place's rank [n], equal where the keys are equal."""
+    """Returns an order of positions [n] sorted by their keys, and each position's rank [n], equal for equal keys."""
     found = key[order]
     sorting = np.argsort(found, kind="stable")
     order, found = order[sorting], found[sorting]

@@ -1,4 +1,4 @@
-"""A store of texts that were tokenized before: documents, and answers as they are finished."""
+"""A store of tokenized texts: documents, and answers as they finish."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FEWEST = 1_000
 class Corpus:
     """Finds continuations of a text's last tokens in other texts, by sorted contexts (REST, He et al. 2024).
 
-    With a folder, it holds the texts that `specframe store build` wrote there, and appended texts go there, too.
-    Without one it starts empty and lives in memory. Arrays of like size are merged, as in a log-structured store, so
-    that a query looks into few of them: each is at least twice as large as the next. Most appends take milliseconds,
-    one that merges 10 million tokens some seconds.
+    With a folder, it contains the texts that `specframe store build` wrote there, and appended texts are written there,
+    too. Without one, it starts empty and stays in memory. Arrays of similar size are merged, as in a log-structured
+    store, so that a query searches few of them: each is at least twice as large as the next. Most appends take
+    milliseconds; one that merges 10 million tokens takes some seconds.
 
     Options:
         path: the store's folder; none for a store in memory
-        limit: the most tokens; an append beyond it drops the oldest texts, an eighth of the limit at a time
+        limit: maximum number of tokens; an append beyond it drops the oldest texts, an eighth of the limit at a time
     """
 
     def __init__(self, *, path: Path | None = None, limit: int | None = None) -> None:
@@ -43,28 +43,28 @@ class Corpus:
         self._unread = path is not None
 
     def __len__(self) -> int:
-        """The number of tokens, one for the end of each text included."""
+        """Returns the number of tokens, with one for the end of each text."""
         self._read()
         return sum(map(len, self._arrays.values()))
 
     def untrained(self, vocab: int) -> Corpus:
-        """A store in memory of a text of `vocab` tokens that repeats itself."""
+        """Returns a store in memory with a repetitive text of `vocab` tokens."""
         store = Corpus()
         store.append([[i % vocab for i in range(3 * vocab)]])
         return store
 
     def bind(self, target: Target) -> None:
-        """Reads the folder, and checks that its texts were tokenized as the target's are; raises InputError if not."""
+        """Reads the folder and checks its texts' tokenizer against the target's; raises InputError if they differ."""
         self._read()
         mark = fingerprint(target)
         index = self._index
-        if not self._arrays or not index.vocabulary:  # in memory, and not bound before
+        if not self._arrays or not index.vocabulary:  # in memory and not yet bound
             self._index = replace(index, vocabulary=target.vocab_size, tokenizer=mark)
         elif index.vocabulary != target.vocab_size or (mark and index.tokenizer and mark != index.tokenizer):
             raise InputError(f"the store {self.path or 'in memory'} is of another tokenizer than the target's")
 
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
-        """Finds up to `limit` continuations of `length` tokens at most of the longest suffix of `tail` that occurs."""
+        """Finds up to `limit` continuations, of at most `length` tokens, of the longest suffix of `tail` found."""
         self._read()
         best: list[tuple[ContextArray, SuffixMatch]] = []
         longest = 0
@@ -76,14 +76,14 @@ class Corpus:
                 best.append((array, match))
         total = sum(len(match) for _, match in best)
         rows: list[list[int]] = []
-        for array, match in best:  # each array by its share of the occurrences
+        for array, match in best:  # each array in proportion to its occurrences
             rows += array.after(match, length=length, limit=max(1, limit * len(match) // total))
         return Continuations(longest, [self._whole(row) for row in rows[:limit]])
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
-        """Adds texts, which later queries find. Raises InputError if they cannot be written; none is added then."""
+        """Adds texts, which later queries find. Raises InputError if they cannot be written; then none is added."""
         self._read()
-        if self.limit is not None:  # of a text that would fill the store its end
+        if self.limit is not None:  # keep only the end of a text that would fill the store
             texts = [text[-(self.limit // 2) :] for text in texts]
         added = ContextArray.build(texts)
         if not len(added):
@@ -100,7 +100,7 @@ class Corpus:
         self._index, self._arrays = index, arrays
 
     def _read(self) -> None:
-        """Reads the folder, once. Raises InputError for one that holds no text, or another version's files."""
+        """Reads the folder, once. Raises InputError for a folder without texts, or with files of another version."""
         if not self._unread or self.path is None:
             return
         self._index, self._arrays = files.read(self.path.expanduser())
@@ -109,7 +109,7 @@ class Corpus:
         self._unread = False
 
     def _whole(self, row: list[int]) -> list[int]:
-        """The tokens up to the end of their text."""
+        """Returns the tokens up to the end of their text."""
         for place, token in enumerate(row):
             if token >= self._index.vocabulary:
                 return row[:place]
@@ -117,7 +117,7 @@ class Corpus:
 
 
 def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
-    """Writes a store of texts that the target's tokenizer made; returns its tokens. Raises InputError for no text."""
+    """Writes a store of texts in the target's tokens; returns their number. Raises InputError for no text."""
     array = ContextArray.build(texts)
     if not len(array):
         raise InputError("there is no text to store")
@@ -131,7 +131,7 @@ def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
 
 
 def fingerprint(target: Target) -> str | None:
-    """A mark of the target's tokenizer, equal for equal vocabularies; None if it has no tokenizer."""
+    """Returns a fingerprint of the target's tokenizer, equal for equal vocabularies; None without a tokenizer."""
     tokenizer: Any = text_of(target).tokenizer
     if tokenizer is None:
         return None
@@ -139,7 +139,7 @@ def fingerprint(target: Target) -> str | None:
 
 
 def _joined(arrays: dict[str, ContextArray], added: ContextArray, limit: int | None) -> dict[str, ContextArray]:
-    """The arrays with one more, the oldest first; new ones have new names.
+    """Adds an array and returns all, oldest first; new ones get new names.
 
     The last arrays are merged while they are small, or not twice as large as the next.
     """
@@ -152,12 +152,12 @@ def _joined(arrays: dict[str, ContextArray], added: ContextArray, limit: int | N
 
 
 def _shortened(arrays: dict[str, ContextArray], limit: int | None, names: Iterator[str]) -> dict[str, ContextArray]:
-    """The arrays without their oldest texts, if they have more tokens than the limit."""
+    """Drops the oldest texts if the arrays have more tokens than the limit."""
     size = sum(map(len, arrays.values()))
     if limit is None or size <= limit:
         return arrays
     remaining: dict[str, ContextArray] = {}
-    excess = size - limit * 7 // 8  # more than it must, so that the next appends drop nothing
+    excess = size - limit * 7 // 8  # more than necessary, so that the next appends drop nothing
     for name, array in arrays.items():
         if excess <= 0:
             remaining[name] = array

@@ -1,4 +1,4 @@
-"""The texts that a store is built of: files, folders of files, and JSON lines."""
+"""Texts from which a store is built: files, folders of files, and JSON lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LINES = (".jsonl", ".jsonl.gz")
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """The texts of files and of all files below folders, in order of their names.
+    """Yields the texts of files and of all files in folders, in order of their names.
 
     A file is one text; in JSON lines, `.jsonl` and `.jsonl.gz`, each record is one, `{"text": ...}`, or several,
-    `{"messages": [...]}`. In folders, hidden files and files that are not UTF-8 text are passed over. Raises InputError
+    `{"messages": [...]}`. In folders, hidden files and files that are not UTF-8 text are skipped. Raises InputError
     that names a file or line that cannot be used.
     """
     for path in paths:
@@ -64,7 +64,7 @@ def _is_text(path: Path) -> bool:
             start = file.read(4096)
         start.decode("utf-8")
     except UnicodeDecodeError as error:
-        return len(start) == 4096 and error.start > len(start) - 4  # a character was cut
+        return len(start) == 4096 and error.start > len(start) - 4  # a character was cut off
     except OSError:
         return False
     return b"\0" not in start

@@ -1,4 +1,4 @@
-"""A store's folder: arrays in memory-mapped files, and an index that names those that count."""
+"""A store's folder: arrays in memory-mapped files, and an index of the current ones."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ PATIENCE = 30
 
 @dataclass(frozen=True)
 class Index:
-    """Contents of a store. Files that it does not name do not count."""
+    """The contents of a store. Files that it does not name are ignored."""
 
     vocabulary: int
     tokenizer: str | None
-    """The fingerprint of the tokenizer that the tokens are from, if it had one."""
+    """Fingerprint of the tokenizer that produced the tokens, if there was one."""
     segments: dict[str, int]
-    """The names of its arrays, and the tokens of each."""
+    """Names of its arrays, and the number of tokens of each."""
     format: int = FORMAT
 
 
 def read(folder: Path, known: Mapping[str, ContextArray] | None = None) -> tuple[Index, dict[str, ContextArray]]:
-    """A store's index, and its arrays by name, memory-mapped. Raises InputError with the reason if it is broken.
+    """Reads a store's index, and its arrays by name, memory-mapped. Raises InputError with the reason if it is broken.
 
-    Arrays that are `known` from an earlier reading are taken as they are: a name never stands for another array.
+    Arrays that are `known` from an earlier reading are reused: a name never refers to another array.
     """
     known = known or {}
     try:
@@ -64,7 +64,7 @@ def read(folder: Path, known: Mapping[str, ContextArray] | None = None) -> tuple
 
 
 def new_names(known: Iterable[str] = ()) -> Iterator[str]:
-    """Names for new arrays, which no array has had: numbers that rise with time."""
+    """Yields names for new arrays that no array has had: numbers that increase with time."""
     last = max(map(int, known), default=0)
     while True:
         last = max(last + 1, time_ns())
@@ -72,7 +72,7 @@ def new_names(known: Iterable[str] = ()) -> Iterator[str]:
 
 
 def write(folder: Path, index: Index, added: Sequence[tuple[str, ContextArray]]) -> None:
-    """Writes new arrays, then the index that names them; files that it no longer names are removed.
+    """Writes new arrays, then the index that names them; removes files that it no longer names.
 
     The store is unchanged until the index is replaced. Raises InputError if anything cannot be written.
     """
@@ -95,9 +95,9 @@ def write(folder: Path, index: Index, added: Sequence[tuple[str, ContextArray]])
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing, is this process's to write to until the block ends.
+    """Locks the folder, created if missing, for writing by this process inside the block.
 
-    Raises InputError when another process keeps it, or nothing can be written there.
+    Raises InputError if another process holds the lock, or if nothing can be written there.
     """
     make_folder(folder, "give another folder")
     try:
@@ -121,7 +121,7 @@ def _path(folder: Path, name: str, part: str) -> Path:
 
 def _remove(folder: Path, name: str) -> None:
     for part in PARTS:
-        with contextlib.suppress(OSError):  # mapped by another process, on some systems
+        with contextlib.suppress(OSError):  # some systems do not remove a file that another process has mapped
             _path(folder, name, part).unlink(missing_ok=True)
 
 

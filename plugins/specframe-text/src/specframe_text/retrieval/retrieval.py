@@ -1,4 +1,4 @@
-"""Retrieval: continuations of the text's last tokens in a store of other texts."""
+"""Retrieval: continuations of the text's last tokens from a store of other texts."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from specframe.plugin import (
 log = logging.getLogger("specframe.retrieval")
 
 TAIL = 16
-"""Tokens of the text that are looked up."""
+"""Number of tokens of the text that are looked up."""
 DOUBT = 2.0
-"""Occurrences that a match of one token is doubted by, a longer one by its share of them, as in suffix decoding."""
+"""Pseudo-count added to the occurrences of a one-token match; a match of m tokens gets DOUBT / m."""
 
 
 class Retrieval:
-    """Proposes the most frequent continuations of the longest ending of the text that occurs in a store (REST).
+    """Proposes the most frequent continuations of the longest suffix of the text that occurs in a store (REST).
 
-    The tree holds the `nodes` most frequent prefixes of the continuations. As in suffix decoding they are at most
+    The tree contains the `nodes` most frequent prefixes of the continuations. As in suffix decoding, they are at most
     `factor` times as long as the match, so that a chance match of few tokens costs few nodes.
 
-    A store may `remember`: the text of every row joins it once the row has finished. A draft then depends on earlier
-    requests. The distribution of the output does not, nor does the text under `match`. Where a text cannot be kept,
-    such as on a full disk, remembering stops with a warning, and decoding goes on.
+    With `remember`, the text of every row is added to the store when the row finishes. A draft then depends on earlier
+    requests. The output distribution does not, nor does the text under `match`. If a text cannot be stored, for example
+    on a full disk, remembering stops with a warning, and decoding continues.
 
     Source: REST (He et al. 2024, arXiv 2311.08252).
 
     Options:
         store: the texts
-        nodes: the most nodes of a tree, the root included
-        length: the most tokens of a continuation
+        nodes: maximum number of tree nodes, root included
+        length: maximum number of tokens of a continuation
         factor: tokens to copy for each token of the match
-        shortest: the fewest tokens that must match
-        least: the smallest share of the continuations that a proposed prefix has
-        samples: occurrences that are looked at, of more an even share
+        shortest: smallest number of tokens that must match
+        least: smallest share of the continuations that a proposed prefix has
+        samples: number of occurrences that are used; of more, evenly spaced ones
         remember: whether finished texts are appended to the store
     """
 
@@ -88,30 +88,30 @@ class Retrieval:
         self._texts: list[list[int]] = []
 
     def untrained(self, vocab: int) -> Retrieval:
-        """A copy of this drafter over a store for a target of `vocab` tokens."""
+        """Returns a copy of this drafter over a store for a target of `vocab` tokens."""
         drafter = copy(self)
         drafter.store = untrained_form(self.store, vocab)
         drafter._texts = []
         return drafter
 
     def bind(self, target: Target) -> None:
-        """Checks that the store is of the target's tokenizer."""
+        """Checks that the store was made with the target's tokenizer."""
         self.store.bind(target)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row, and remembers the texts of those that were left."""
+        """Starts a session without rows, and remembers the texts of earlier rows."""
         finished, self._texts = self._texts, []
         self._finish(finished)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The most frequent continuations below root [B]; rows with fewer nodes end in invalid ones."""
+        """Returns the most frequent continuations below root [B]; rows with fewer nodes end in invalid ones."""
         tries = [Trie(token) for token in root.tolist()]
         for text, trie in zip(self._texts, tries, strict=True):
             self._grow(trie, text)
         return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The most frequent continuation if each row's text went on by a path, as far as it is proposed."""
+        """Returns the most frequent continuation if each row's text continued with a path, if it would be proposed."""
         found = []
         for text, path in zip(self._texts, paths, strict=True):
             trie = Trie(0)
@@ -120,7 +120,7 @@ class Retrieval:
         return found
 
     def commit(self, committed: Committed) -> None:
-        """Appends the committed tokens; rows with a prompt join after the others."""
+        """Appends the committed tokens; rows with a prompt are added after the others."""
         if committed.prompt is not None:
             self._texts += gained(committed)
             return
@@ -128,7 +128,7 @@ class Retrieval:
             text.extend(tokens)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows, int64 [R], in this order; the texts of the others are finished."""
+        """Keeps these rows, int64 [R], in this order; the texts of other rows are finished."""
         chosen = rows.tolist()
         left = set(chosen)
         finished = [text for row, text in enumerate(self._texts) if row not in left]
@@ -136,18 +136,18 @@ class Retrieval:
         self._finish(finished)
 
     def _finish(self, texts: Sequence[Sequence[int]]) -> None:
-        """Remembers texts that are no longer decoded; where that fails, decoding goes on without remembering."""
+        """Remembers texts that are no longer decoded; if that fails, decoding continues without remembering."""
         if not self.remember or not texts:
             return
         try:
             self.store.append(texts)
-        except Exception as error:  # whatever goes wrong in storing, requests are waiting
+        except Exception as error:  # storing may fail in any way, but requests are waiting
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             log.warning("finished texts are remembered no more: %s", reason)
             self.remember = False
 
     def _grow(self, trie: Trie, text: Sequence[int]) -> None:
-        """Adds the most frequent prefixes of a text's continuations, the shorter of equally frequent ones first."""
+        """Adds the most frequent prefixes of a text's continuations, of equally frequent ones the shorter first."""
         found = self.store.find(text[-TAIL:], length=self.length, limit=self.samples)
         if found.match < self.shortest or int(found.match * self.factor) < 1:
             return
@@ -172,5 +172,5 @@ class Retrieval:
         while waiting and len(trie) < self._most:
             _, depth, _, parent, token, chance, rows = heappop(waiting)
             node = trie.add(parent, token, chance)
-            if depth < most:  # longer ones are at most as frequent, so they come later
+            if depth < most:  # longer ones are at most as frequent, so they are queued later
                 offer(node, depth, rows)

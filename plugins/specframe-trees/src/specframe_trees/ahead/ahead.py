@@ -1,4 +1,4 @@
-"""Drafting ahead: a drafter that goes on while the target scores its last draft."""
+"""Drafting ahead: the drafter continues while the target scores its last draft."""
 
 from __future__ import annotations
 
@@ -28,36 +28,35 @@ from specframe_trees.ahead.placed import Placed
 from specframe_trees.ahead.ready_chains import After, Chains, Prepared
 
 WINDOW = 4
-"""Tokens of a chain with `window: auto` where no costs are known."""
+"""Chain length with `window: auto` if no costs are known."""
 
 
 class Ahead:
     """Another drafter, which drafts the next chain while the target scores the last one.
 
-    It guesses the bonus token, the one that the target emits after the accepted path, and drafts a chain below each
-    guess. If the target emits one of them, its chain is the next draft, which took no time of its own. If not, the next
+    It guesses the bonus token, which the target emits after the accepted path, and drafts a chain below each guess. If
+    the target emits one of the guesses, its chain is the next draft and costs no additional time. Otherwise the next
     draft is empty: the target scores the last committed token alone, while the drafter guesses what follows it.
 
     By default it is PEARL (Liu et al. 2024, arXiv 2408.11850): one guess, the drafter's best token after the whole
     chain (post-verify), and after a miss the chain below the root, whose first token is the guess (pre-verify). With
-    `guesses` it is SSD (Kumar et al. 2026, arXiv 2603.03251): so many guesses after each accepted
-    prefix of the chain, the empty one included. There the refused token is none of them, since the target does not emit
-    it.
+    `guesses` it is SSD (Kumar et al. 2026, arXiv 2603.03251): that number of guesses after each accepted prefix of the
+    chain, including the empty one. The rejected token is not among these guesses, because the target does not emit it.
 
-    Above temperature 0 PEARL tests the token drafted after the whole chain by p/q. Here the target draws a bonus token
-    there, too, so the chain is ready if that draw is the guess.
+    Above temperature 0, PEARL tests the token drafted after the whole chain by p/q. Here the target draws a bonus token
+    there, too, so the chain can be used if that draw is the guess.
 
-    Nothing that was drafted ahead is read before its prefix is committed, and every token is verified once, with
-    numbers of its own.
+    Tokens drafted ahead are not used before their prefix is committed, and every token is verified once, with its own
+    random numbers.
 
     Options:
-        drafter: the drafter, one that grows a tree policy and proposes a level a forward pass
-        window: how many tokens a chain has; auto: as many forward passes of the drafter as take the time of one of the
-            target (nano-PEARL), by `run.costs`, or 4 where there are none
-        guesses: how many bonus tokens are guessed after each accepted prefix of a chain; none: one, after the whole
-            chain alone
+        drafter: the drafter, which must grow a tree policy and propose one level per forward pass
+        window: number of tokens in a chain; auto: the number of the drafter's forward passes that take as long as one
+            of the target (nano-PEARL), by `run.costs`, or 4 without costs
+        guesses: number of bonus tokens guessed after each accepted prefix of a chain; none: one, after the whole chain
+            alone
         draw: top (the most probable token) or iid (a draw from the drafter's distribution); guesses are top
-        most: the most tokens that a chain has with `window: auto`
+        most: maximum number of tokens in a chain with `window: auto`
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Ahead:
             )
         self.drafter, self.window, self.guesses, self.draw, self.most = drafter, window, guesses, draw, most
         guessed = 1 if guesses is None else guesses * (longest + 1)
-        self._nodes = (1 + longest) * (1 + guessed)  # of all that is drafted after a chain, and the chain
+        self._nodes = (1 + longest) * (1 + guessed)  # nodes drafted after a chain, and the chain
         if own.depth is not None and own.depth < 2 * longest + 1:
             raise CompositionError(
                 f"the drafter of ahead drafts no deeper than {own.depth} levels, and a chain after a chain needs "
@@ -115,12 +114,12 @@ class Ahead:
         self._ready = Chains.none(torch.zeros(0))
 
     def untrained(self, vocab: int) -> Ahead:
-        """A copy whose drafter is for a target of `vocab` tokens."""
+        """Returns a copy whose drafter is for a target of `vocab` tokens."""
         drafter = untrained_form(self.drafter, vocab)
         return Ahead(drafter=drafter, window=self.window, guesses=self.guesses, draw=self.draw, most=self.most)
 
     def smaller(self) -> Ahead:
-        """A copy with chains of one token if they are drawn, of two at most if they are not."""
+        """Returns a copy with chains of at most two tokens, or of one token if they are drawn."""
         drafter = small_form(self.drafter)
         most = 1 if self.draw is Draw.IID else 2
         return Ahead(
@@ -132,7 +131,7 @@ class Ahead:
         )
 
     def timed(self) -> tuple[Drafter, TreePolicy]:
-        """The drafter in it, and a chain."""
+        """The wrapped drafter, and a chain as its tree."""
         return self.drafter, Chain()
 
     def bind(self, target: Target) -> None:
@@ -140,13 +139,13 @@ class Ahead:
         self.drafter.bind(target)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         nodes = self.promise.nodes or 1
         self.drafter.open(slots, room - nodes + self._nodes)
         self._drafted, self._ready = None, Chains.none(torch.zeros(0))
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The chains that are ready, below root [B]: the rows that have none get the root alone."""
+        """Returns the chains that are ready, below root [B]; rows without one get the root alone."""
         return self._ready.to_tree(root, self.draw)
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
@@ -156,7 +155,7 @@ class Ahead:
         self._drafted = policy.drafted(tree)
 
     def commit(self, committed: Committed) -> None:
-        """Passes the commit on, and keeps the chains below what was committed; new rows join with none."""
+        """Forwards the commit and keeps the chains that follow the committed tokens; new rows have none."""
         self.drafter.commit(committed)
         if committed.prompt is None:
             self._ready = Chains.none(committed.count) if self._drafted is None else self._drafted.after(committed)
@@ -166,7 +165,7 @@ class Ahead:
         self._drafted = None
 
     def observe(self, cycle: Cycle) -> None:
-        """Passes the cycle to a drafter that observes."""
+        """Forwards the cycle to a drafter that observes."""
         if isinstance(self.drafter, Observer):
             self.drafter.observe(cycle)
 
@@ -176,7 +175,7 @@ class Ahead:
         self._ready = self._ready.take(rows)
 
     def _window(self, costs: Costs | None) -> int:
-        """Tokens of the next chains: the speed of the drafter over that of the target (nano-PEARL)."""
+        """Returns the length of the next chains: the drafter's speed relative to the target's (nano-PEARL)."""
         if self.window != "auto":
             return self.window
         if costs is None:

@@ -1,4 +1,4 @@
-"""A drafter on a device of its own: what is committed crosses to it once a cycle, and its draft comes back."""
+"""A drafter on another device: committed tokens are moved there once per cycle, and its draft is moved back."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ ValueT = TypeVar("ValueT")
 
 
 class Placed:
-    """Another drafter, which runs on a device of its own, as Dovetail's does (Zhang et al. 2024, arXiv 2412.18934).
+    """Another drafter, run on a device of its own, as in Dovetail (Zhang et al. 2024, arXiv 2412.18934).
 
-    Commits, the features that it reads, and its drafts cross once a cycle; for a token that is drawn at random, its
-    distribution crosses, too, so that numbers are drawn in one place. The target's embedding and LM head are copied to
-    the drafter's side where it uses them. So a draft is the one that the drafter makes next to the target, up to what
-    the devices round differently.
+    Commits, the features that it reads, and its drafts are moved once per cycle. If a token is drawn at random, its
+    distribution is moved, too, so that random numbers are drawn in one place. The target's embedding and LM head are
+    copied to the drafter's device if it uses them. The draft equals that of the drafter on the target's device, up to
+    rounding differences between devices.
 
     Options:
-        device: where the drafter runs, such as cuda:0 or cpu
-        drafter: the drafter; a `model` with `device: auto` follows
+        device: the drafter's device, such as cuda:0 or cpu
+        drafter: the drafter; a `model` with `device: auto` is placed there, too
     """
 
     def __init__(self, *, device: str, drafter: Drafter) -> None:
@@ -66,23 +66,23 @@ class Placed:
 
     @property
     def taps(self) -> frozenset[str]:
-        """The target features that the drafter reads."""
+        """Target features that the drafter reads."""
         return self.drafter.taps
 
     def untrained(self, vocab: int) -> Placed:
-        """A copy on a CPU, its drafter for a target of `vocab` tokens."""
+        """Returns a copy on a CPU, with its drafter for a target of `vocab` tokens."""
         return Placed(device="cpu", drafter=untrained_form(self.drafter, vocab))
 
     def smaller(self) -> Placed:
-        """A copy around the drafter's small form, if it has one."""
+        """Returns a copy around the drafter's small form, if it has one."""
         return Placed(device=self.device, drafter=small_form(self.drafter))
 
     def bind(self, target: Target) -> None:
         """Binds the drafter to a view of the target from its device.
 
-        Raises InputError for a device that there is not.
+        Raises InputError for a device that does not exist.
         """
-        away = torch.empty(0, device=find_device(self.device)).device  # with its number
+        away = torch.empty(0, device=find_device(self.device)).device  # including its index
         home = text_of(target).device or torch.device("cpu")
         self._sides = home, away
         self.drafter.bind(cast("Target", seen_from(target, away)))
@@ -95,13 +95,13 @@ class Placed:
         return self._sides
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self.drafter.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The drafter's draft below root [B].
+        """Returns the drafter's draft below root [B].
 
-        Raises CompositionError for a tree policy that keeps what it observed on the target's device.
+        Raises CompositionError for a tree policy that stores its observations on the target's device.
         """
         home, away = self.places
         if isinstance(tree, Observer) and home != away:
@@ -113,18 +113,18 @@ class Placed:
         return carried(draft, home)
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
-        """Lets a drafter that drafts ahead do so."""
+        """Lets the drafter draft ahead, if it can."""
         run_ahead = drafting_ahead(self.drafter)
         assert run_ahead is not None, "its promise is the drafter's"
         run_ahead(carried(draft, self.places[1]), self._context(context))
 
     def commit(self, committed: Committed) -> None:
-        """Takes the tokens across, and the features that the drafter reads."""
+        """Moves the committed tokens, and the features that the drafter reads, to its device and commits them."""
         features = {tap: values for tap, values in committed.features.items() if tap in self.drafter.taps}
         self.drafter.commit(carried(replace(committed, features=features), self.places[1]))
 
     def observe(self, cycle: Cycle) -> None:
-        """Takes the cycle across to a drafter that observes."""
+        """Moves the cycle to the device of a drafter that observes."""
         if isinstance(self.drafter, Observer):
             self.drafter.observe(carried(cycle, self.places[1]))
 
@@ -139,26 +139,26 @@ class Placed:
 
 
 class _Distant:
-    """A random source on another device: distributions cross, and draws come back."""
+    """A random source on another device: distributions are moved there, and draws are moved back."""
 
     def __init__(self, source: RandomSource, home: torch.device, away: torch.device) -> None:
         self._source, self._home, self._away = source, home, away
 
     def categorical(self, probs: Tensor) -> Tensor:
-        """One index per law, as `RandomSource` has it."""
+        """Draws one index per distribution, as `RandomSource` does."""
         return carry(self._source.categorical(carry(probs, self._home)), self._away)
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """One coin per probability."""
+        """Draws one boolean per probability."""
         return carry(self._source.bernoulli(carry(p, self._home)), self._away)
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
-        """k indices in draw order."""
+        """Draws k indices without replacement, in order of drawing."""
         return carry(self._source.without_replacement(carry(probs, self._home), k), self._away)
 
 
 class Seen(DelegatingTarget):
-    """A target as parts on another device see it: the same, but for its device."""
+    """A target as parts on another device see it: only its device differs."""
 
     def __init__(self, target: Target, device: torch.device) -> None:
         super().__init__(target)
@@ -166,7 +166,7 @@ class Seen(DelegatingTarget):
 
 
 class SeenNeural(Seen):
-    """A target on another device whose embedding and LM head are shared: copies of both, made at first use."""
+    """A target on another device that shares embedding and LM head: both are copied on first use."""
 
     _target: NeuralTarget
 
@@ -180,15 +180,15 @@ class SeenNeural(Seen):
         return self.head_for(slice(None))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The token embeddings, [...] -> [..., D]."""
+        """Returns the token embeddings, [...] -> [..., D]."""
         return self._embedding[tokens]
 
     def head(self, features: Tensor) -> Tensor:
-        """The logits for features of the tap `last`: [..., D] -> [..., V]."""
+        """Returns the logits for features of the tap `last`: [..., D] -> [..., V]."""
         return self._head(features)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone. Raises CompositionError for one that cannot be copied."""
+        """Returns the LM head of these tokens alone. Raises CompositionError for a head that cannot be copied."""
         own = tokens if isinstance(tokens, slice) else tokens.to(self._target.device)
         found = self._target.head_for(own, quantize) if isinstance(self._target, DivisibleTarget) else None
         if not isinstance(found, PartialHead):
@@ -199,17 +199,17 @@ class SeenNeural(Seen):
 
 
 def seen_from(target: Target, device: torch.device) -> Seen:
-    """The target as parts on a device see it."""
+    """Returns the target as parts on a device see it."""
     return (SeenNeural if isinstance(target, NeuralTarget) else Seen)(target, device)
 
 
 def carry(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; itself where it is there."""
+    """Returns the tensor on a device, without a copy if it is already there."""
     return tensor.to(device)
 
 
 def carried(value: ValueT, device: torch.device) -> ValueT:
-    """The value with all of its tensors on a device, those of its parts included."""
+    """Returns the value with all its tensors moved to a device, including those of nested values."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     changed: dict[bool, dict[str, Any]] = {True: {}, False: {}}
@@ -220,7 +220,7 @@ def carried(value: ValueT, device: torch.device) -> ValueT:
     if not any(changed.values()):
         return value
     made = replace(cast("Any", value), **changed[True])
-    for name, part in changed[False].items():  # what a verdict has worked out already
+    for name, part in changed[False].items():  # values that a verdict has cached
         object.__setattr__(made, name, part)
     return cast("ValueT", made)
 

@@ -25,19 +25,19 @@ from specframe.plugin import (
 
 @dataclass(frozen=True)
 class Chains:
-    """A chain of every row, for the next draft; a row without one has invalid nodes."""
+    """One chain per row for the next draft; a row without a chain has invalid nodes."""
 
     tokens: Tensor  # [B, W] int64
     valid: Tensor  # [B, W] bool
-    q: Tensor | None = None  # [B, W, V], where they are drawn
+    q: Tensor | None = None  # [B, W, V], if they are drawn
 
     @classmethod
     def none(cls, like: Tensor) -> Chains:
-        """No chain for the rows of a tensor [B]."""
+        """Returns no chains for the rows of a tensor [B]."""
         return cls(like.new_zeros(len(like), 0, dtype=torch.int64), like.new_zeros(len(like), 0, dtype=torch.bool))
 
     def to_tree(self, root: Tensor, draw: Draw) -> TokenTree:
-        """The chains as a draft below root [B]."""
+        """Returns the chains as a draft below root [B]."""
         if not self.valid.any():
             return TokenTree.root_only(root)
         tokens = torch.cat([root[:, None], self.tokens], 1)
@@ -54,11 +54,11 @@ class Chains:
         )
 
     def take(self, rows: Tensor) -> Chains:
-        """The chains of these rows, int64 [R], in this order."""
+        """Returns the chains of these rows, int64 [R], in this order."""
         return Chains(self.tokens[rows], self.valid[rows], None if self.q is None else self.q[rows])
 
     def joined(self, more: int) -> Chains:
-        """A copy with `more` further rows without chains."""
+        """Returns a copy with `more` further rows without chains."""
         q = None if self.q is None else pad(self.q, (0, 0, 0, 0, 0, more))
         return Chains(pad(self.tokens, (0, 0, 0, more)), pad(self.valid, (0, 0, 0, more)), q)
 
@@ -67,16 +67,16 @@ class Chains:
 class Prepared:
     """M guesses of the bonus token after a draft, and a chain below each."""
 
-    accepted: Tensor  # [B, M] int64, how many tokens of the draft stand before the guess
+    accepted: Tensor  # [B, M] int64, number of draft tokens before the guess
     guess: Tensor  # [B, M] int64
     real: Tensor  # [B, M] bool
-    chains: Chains  # [B, W, M], and laws [B, W, M, V]
+    chains: Chains  # [B, W, M], with laws [B, W, M, V]
 
     def after(self, committed: Committed) -> Chains:
-        """The chains below what was committed, of the rows whose bonus token was guessed."""
+        """Returns the chains after the committed tokens, for rows whose bonus token was guessed."""
         last = committed.count[:, None] - 1  # [B, 1]
         bonus = committed.tokens.gather(1, last)
-        found = self.real & (self.accepted == last) & (self.guess == bonus)  # [B, M], at most one a row
+        found = self.real & (self.accepted == last) & (self.guess == bonus)  # [B, M], at most one per row
         which = found.byte().argmax(1)  # [B]
         rows = torch.arange(len(which), device=which.device)
         tokens, valid, q = self.chains.tokens, self.chains.valid, self.chains.q
@@ -85,7 +85,7 @@ class Prepared:
 
 
 class After:
-    """A tree policy that reads a draft again, and grows a chain below each guess of the token that follows it.
+    """A tree policy that replays a draft and grows a chain below each guess of the token that follows it.
 
     Nodes are the draft's, then the guesses, then the chains level by level.
     """
@@ -96,7 +96,7 @@ class After:
         self._ends = torch.zeros(0)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The draft, the guesses and the chains below root [B]."""
+        """Returns the draft, the guesses and the chains below root [B]."""
         draft = self._draft
         growth = Growth(root)
         proposals = [expand(Frontier(growth.tree, _nodes(draft, 0, 1)))]
@@ -114,7 +114,7 @@ class After:
         return growth.tree
 
     def drafted(self, tree: TokenTree) -> Prepared | None:
-        """The chains of the tree, as the drafter gave it back; None where it drafted nothing, at its context's end."""
+        """Returns the chains of the tree that the drafter returned; None without a draft, at the context's end."""
         first, guesses = self._draft.tokens.shape[1], self._ends.shape[-1]
         if tree.tokens.shape[1] <= first:
             return None
@@ -128,7 +128,7 @@ class After:
         return Prepared(self._ends, tree.tokens[:, guessed], tree.valid[:, guessed], chains)
 
     def _guessed(self, proposals: Sequence[Proposal]) -> tuple[Tensor, Tensor, Tensor]:
-        """The guessed tokens, the draft's nodes that they follow, and which are real, each [B, M]."""
+        """Returns the guessed tokens, the draft's nodes that they follow, and which are valid, each [B, M]."""
         draft = self._draft
         if self._guesses is None:
             best = torch.cat([found.tokens(found.logits[:, 0].argmax(-1)) for found in proposals], 1)  # [B, N]
@@ -142,11 +142,11 @@ class After:
         return tokens.flatten(1), ends.flatten(1), real.flatten(1)
 
     def _others(self, proposal: Proposal, drafted: Tensor) -> Tensor:
-        """The best tokens but the drafted one [B], which the target refused: [B, F], -1 where there is none."""
+        """Returns the best tokens without the drafted one [B], which the target rejected: [B, F], -1 for none."""
         assert self._guesses is not None
         logits = proposal.logits[:, 0, 0]  # [B, v]
         best = proposal.tokens(logits.topk(min(self._guesses + 1, logits.shape[1])).indices)
-        others = (best == drafted[:, None]).byte().sort(stable=True, dim=1).indices  # the drafted one comes last
+        others = (best == drafted[:, None]).byte().sort(stable=True, dim=1).indices  # sorts the drafted one last
         found = best.gather(1, others).masked_fill(best.gather(1, others) == drafted[:, None], -1)
         return pad(found, (0, max(0, self._guesses - found.shape[1])), value=-1)[:, : self._guesses]
 
@@ -158,11 +158,11 @@ class After:
         law = context.sampling.law(proposal.whole.logits[:, :, 0], growth.tree, nodes)  # [B, M, V]
         first = growth.record(law)
         valid = growth.tree.valid.gather(1, nodes)
-        tokens = context.random.categorical(one_of(law, valid.to(law.dtype)))  # a draw that is not used is no fork
+        tokens = context.random.categorical(one_of(law, valid.to(law.dtype)))  # an unused draw does not fork
         rows = torch.arange(first, first + nodes.shape[1], device=nodes.device).expand_as(nodes)
         growth.add(tokens, nodes, self._draw, q_rows=rows)
 
 
 def _nodes(draft: TokenTree, first: int, count: int) -> Tensor:
-    """The node indices from `first` on, for every row: [B, count]."""
+    """Returns `count` consecutive node indices from `first` on, for every row: [B, count]."""
     return torch.arange(first, first + count, device=draft.tokens.device).expand(len(draft.tokens), -1)

@@ -1,4 +1,4 @@
-"""K-SEQ: independent siblings, all held against one common, diminished acceptance test."""
+"""K-SEQ: independent siblings, all tested against one common, scaled-down acceptance probability."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from specframe.plugin import Draw, Laws, Needs, RandomSource, Run, TokenTree, Ve
 
 
 class KSeq:
-    """K-SEQ: accepts independent siblings with at least (1 - (1 - 1/k)^k), for two 3/4, of the best possible rate.
+    """K-SEQ: accepts independent siblings with at least 1 - (1 - 1/k)^k of the optimal rate, 3/4 for two siblings.
 
-    k siblings drawn from q are tried in turn, each with min(1, P(x) / (rho q(x))). If all are refused, P - min(q, P /
-    rho) (1 - (1 - beta)^k) / beta is left, beta = sum min(P / rho, q). rho is the smallest number in [1, k] that leaves
-    nothing negative, found by bisection from above, since any larger one is exact as well. `top` siblings are tried one
-    by one as Recursive does. Siblings without replacement are refused: their joint cover has this form for independent
-    siblings only.
+    k siblings drawn from q are tried in turn, each accepted with min(1, P(x) / (rho q(x))). If all are rejected, the
+    remainder is P - min(q, P / rho) (1 - (1 - beta)^k) / beta with beta = sum min(P / rho, q). rho is the smallest
+    number in [1, k] that leaves nothing negative, found by bisection from above, because any larger value is exact,
+    too. `top` siblings are tried one by one as in Recursive. Siblings drawn without replacement are refused, because
+    their joint cover has this form only for independent siblings.
 
-    Needs exact laws, and the number of siblings settled before the first is drawn.
+    Needs exact laws, and a number of siblings that is fixed before the first is drawn.
 
     Options:
-        steps: halvings of the interval that rho lies in; each is a sweep over the vocabulary
+        steps: bisection steps for rho; each is a pass over the vocabulary
 
     Source: SpecTr (Sun et al., 2023, algorithm 2 and theorem 2).
     """
@@ -35,12 +35,12 @@ class KSeq:
         self.steps = steps
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        """Returns the accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         p = laws.all
         return descend(tree, p, random, self.judge, longest=tree.tokens.shape[1])
 
     def judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-        """Chances and cover of a run, as `descend` asks for them."""
+        """Returns the acceptance probabilities and the cover of a run, for `descend`."""
         count = run.members.sum(1, keepdim=True).clamp(min=1).to(q.dtype)  # [B, 1]
         low, rho = torch.ones_like(count), count
         for _ in range(self.steps):
@@ -57,5 +57,5 @@ class KSeq:
 
 
 def some_of(chance: Tensor, count: Tensor) -> Tensor:
-    """The probability that at least one of `count` independent events of this chance happens."""
+    """Returns the probability that at least one of `count` independent events of this probability occurs."""
     return -torch.expm1(count * torch.log1p(-chance.clamp(0, 1)))

@@ -94,7 +94,7 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
 
     @torch.no_grad()
     def precompute(self, texts: Sequence[Sequence[int]]) -> None:
-        """Fills the cache with the n-grams of texts, given as token ids; memory keeps the last ones if there are too many.
+        """Fills the cache with the n-grams of texts, given as token ids; the last ones stay in memory.
 
         Raises CompositionError without a cache.
         """

@@ -1,4 +1,4 @@
-"""Training data from the target's own answers, as a specframe plugin; importing this package imports no torch."""
+"""Training data from the target's own answers; importing this package imports no torch."""
 
 from __future__ import annotations
 

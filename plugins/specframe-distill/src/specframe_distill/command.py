@@ -1,4 +1,4 @@
-"""`specframe distill-data RECIPE`: the recipe's target answers prompts; the dialogues are training data."""
+"""`specframe distill-data RECIPE`: the recipe's target answers prompts, and the dialogues are training data."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from specframe_distill.store import AnswerStore
 
 MANY = 32
-"""Smallest number of prompts for which finding the fastest way takes less time than it saves."""
+"""Minimum number of prompts for which the search for the fastest settings saves more time than it takes."""
 
 
 class TextsPath(UserPath):
     """A path, or `zoo://NAME` for texts that a plugin registers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The texts' file; texts that no plugin has are a bad value."""
+        """Returns the texts' file; texts that no plugin has are an invalid value."""
         if not str(value).startswith("zoo://"):
             return super().convert(value, param, ctx)
         try:
@@ -80,7 +80,7 @@ def distill_data(
     seed = run.seed if seed is None else seed
     dialogues = read_dialogues(prompts, chat=run.chat, limit=limit, finished_only=finished_only)
     template = {"chat_template_kwargs": run.chat_template_kwargs} if run.chat and run.chat_template_kwargs else {}
-    settings = {  # all that decides the answers, up to the order in which they come
+    settings = {  # everything that determines the answers, except their order
         "target": model or plan.recipe.data["target"],
         "sampling": vars(sampling),
         "chat": run.chat,
@@ -134,7 +134,7 @@ def _answer(
     store: AnswerStore,
     about: dict[str, Any],
 ) -> float:
-    """Tokens per second of having the dialogues answered; each is kept as soon as it is done."""
+    """Answers the dialogues and stores each when it is done; returns the tokens per second."""
     before, started = store.tally.tokens, perf_counter()
 
     def rate() -> float:
@@ -154,7 +154,7 @@ def _answer(
 
 
 def show(store: AnswerStore, recipe: str | None, rate: float | None) -> list[str]:
-    """The figures as lines of text, and the command that trains on the answers; None: a recipe that trains nothing."""
+    """Returns the statistics as lines of text, with the command that trains on the answers, unless `recipe` is None."""
     from specframe_distill.store import DROPPED
 
     tally = store.tally
@@ -171,7 +171,7 @@ def show(store: AnswerStore, recipe: str | None, rate: float | None) -> list[str
 
 
 def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | None) -> None:
-    """Raises InputError for options that do not go together."""
+    """Raises InputError for options that cannot be combined."""
     from specframe.plugin import will_approximate
 
     if (endpoint is None) != (model is None):
@@ -193,7 +193,7 @@ def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | Non
 
 
 def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
-    """The recipe's own decoding, in batches of the fastest size where there are many prompts."""
+    """Returns the recipe's own decoding, with the fastest batch size if there are many prompts."""
     from specframe import Pipeline
     from specframe_distill.decoding import Decoding
 
@@ -204,7 +204,7 @@ def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
 
 
 def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
-    """The pipeline that answers fastest here; prints the trials."""
+    """Returns the pipeline that answers fastest on this machine; prints the trials."""
     from specframe_distill.decoding import SIZES, fastest
 
     context = decoding.pipeline.parts.target.context
@@ -216,14 +216,14 @@ def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
 
 
 def _name_target(plan: Plan) -> str:
-    """The target's model as the recipe has it, or the target's name where it has none."""
+    """Returns the target's model in the recipe, or the target's name if there is no model."""
     target = plan.parts["target"]
     return str(target.options.get("model", target.entry.name))
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A step to be called after every dialogue: it moves a bar on standard error, where that is a terminal."""
+    """Yields a function to call after every dialogue; it advances a bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""Answers by the recipe's own loop, as many side by side as this machine answers fastest by."""
+"""Answers by the recipe's own decoding, with the number of rows that is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specframe_distill.dialogue import Dialogue, DialogueAnswer
 
 
 class Decoding:
-    """An answerer: `run.batch` conversations at a time.
+    """An answerer that decodes `run.batch` conversations at a time.
 
-    The answers of a conversation depend on the seed and its line in the prompts' file, not on the others: an
-    interrupted run that is resumed gives the same answers.
+    The answers of a conversation depend on the seed and its line in the prompts' file, not on other conversations: a
+    resumed run gives the answers of an uninterrupted one.
     """
 
     def __init__(self, pipeline: Pipeline, seed: int) -> None:
         self.pipeline, self.seed = pipeline, seed
 
     def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Yields each of the dialogues as soon as it is done. Raises InputError for texts that cannot be encoded.
+        """Yields each dialogue when it is done. Raises InputError for texts that cannot be encoded.
 
-        A finished answer makes room for the next question, of the same dialogue or of the next one.
+        A finished answer makes room for the next question, of this dialogue or of the next one.
         """
         waiting = deque(dialogues)
         running: list[tuple[Dialogue, Entry]] = []
@@ -52,7 +52,7 @@ class Decoding:
                         waiting.appendleft(dialogue)
 
     def encode(self, dialogue: Dialogue) -> Sequence[int]:
-        """The tokens of the dialogue's question, with all messages before it."""
+        """Returns the tokens of the dialogue's question, with all earlier messages."""
         if not dialogue.chat:
             return self.pipeline.encode(dialogue.turns[0])
         if not getattr(self.pipeline.tokenizer, "chat_template", None):
@@ -66,38 +66,38 @@ class Decoding:
             raise InputError(f"the prompt of line {dialogue.line}: {error}") from error
 
     def _request(self, dialogue: Dialogue) -> Request:
-        """The dialogue's next question; its random numbers follow from its line and its turn."""
+        """Returns the dialogue's next question as a request; its random numbers depend on its line and turn."""
         seed = mix(self.seed, len(dialogue.answers))
         return self.pipeline.requests([self.encode(dialogue)], seed=seed, first=dialogue.line)[0]
 
     def _read(self, entry: Entry, dialogue: Dialogue) -> DialogueAnswer:
         text = self.pipeline.decode(entry.tokens)
         if not dialogue.chat:
-            # A text's words are continued in place: some tokenizers leave out a space where decoding begins.
+            # Continue a text by its tokens: some tokenizers drop a leading space when they decode.
             opening, whole = (self.pipeline.decode(row) for row in (entry.request.tokens, entry.text))
             text = whole.removeprefix(opening) if whole.startswith(opening) else text
         return DialogueAnswer(text, len(entry.tokens), entry.ended not in ("length", "failed"))
 
 
 SIZES = (8, 16, 32, 64)
-"""Conversations side by side that are tried, as long as more of them are faster."""
+"""Numbers of rows that are tried, as long as more of them are faster."""
 WORTH = 1.05
-"""Smallest speedup that justifies more conversations at once, since they take more memory."""
+"""Smallest speedup that justifies more rows at once, because they need more memory."""
 PROMPT = 32
-"""Number of a prompt's first tokens that are read in a trial."""
+"""Number of first tokens of a prompt that are read in a trial."""
 TOKENS = 12
-"""New tokens of a trial's rows; the first comes with the prompt and is not timed."""
+"""Number of new tokens of a trial's rows; the first comes with the prompt and is not timed."""
 
 Prompts = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one way of answering."""
+    """Result of one setting for answering."""
 
     pipeline: Pipeline
     rate: float
-    """Tokens per second, prompts not counted."""
+    """Tokens per second, without prompts."""
 
     def __str__(self) -> str:
         drafts = "with the recipe's drafts" if self.pipeline.parts.nodes > 1 else "without drafts"
@@ -105,7 +105,7 @@ class Trial:
 
 
 def decoding_rate(pipeline: Pipeline, prompts: Prompts) -> float:
-    """Tokens per second of decoding a few tokens after each of the prompts, all side by side."""
+    """Returns the tokens per second of decoding a few tokens after each of the prompts, all in one batch."""
     settings = replace(pipeline.sampling, max_new_tokens=TOKENS, stop=[], stop_token_ids=[], grammar=None)
     endless = replace(settings, ignore_eos=True)
     requests = pipeline.requests(prompts, endless)
@@ -121,10 +121,10 @@ def decoding_rate(pipeline: Pipeline, prompts: Prompts) -> float:
 def fastest(
     pipeline: Pipeline, prompts: Prompts, rate: Callable[[Pipeline, Prompts], float] = decoding_rate
 ) -> list[Trial]:
-    """Trials of the ways to answer the prompts, fastest first; the texts are the same in all of them.
+    """Returns trials of settings for answering the prompts, fastest first; all give equal texts.
 
-    More and more conversations are tried until that no longer pays. Drafts may be left out where the verifier draws by
-    position, so that a text does not depend on them; parts that learn or remember are left out of trials.
+    Larger and larger batches are tried until that no longer pays. Drafts may be disabled if the verifier draws by
+    position, so that texts do not depend on them; parts that learn or remember are not used in trials.
     """
     ways = [pipeline]
     if pipeline.parts.verifier.needs.by_position:

@@ -1,4 +1,4 @@
-"""Dialogues: read from a file of prompts, texts or chats, and held turn by turn with the target."""
+"""Dialogues: read from a file of prompts, texts or chats, and continued turn by turn with the target."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ class DialogueAnswer:
 
     text: str
     tokens: int | None
-    """Number of generated tokens, or None where the endpoint does not report it."""
+    """Number of generated tokens, or None if the endpoint does not report it."""
     finished: bool
-    """True if the answer ended by itself, before the budget was used up."""
+    """True if the answer ended by itself, within the budget."""
 
 
 @dataclass
 class Dialogue:
     """A conversation, answered turn by turn; each answer is part of the next question.
 
-    It ends early where it cannot go on; the messages until then are kept.
+    It ends early if it cannot continue; the messages so far are kept.
     """
 
     line: int
-    """Line of its prompt in the prompts' file; it names the conversation's random stream, too."""
+    """Line of its prompt in the prompts' file, which also selects its random stream."""
     turns: tuple[str, ...]
     """The user's messages, turn by turn; or the opening of a text."""
     system: str | None = None
     chat: bool = True
-    """True if these are turns of a chat, and not the opening of a text that the target goes on from."""
+    """True for turns of a chat; False for the opening of a text that the target continues."""
     finished_only: bool = False
-    """True if an unfinished answer ends the conversation before it, instead of being kept."""
+    """True if an unfinished answer ends the conversation and is dropped."""
     answers: list[DialogueAnswer] = field(default_factory=list)
     stopped: str | None = None
     """Reason for an early end: `too long`, `empty`, `unfinished`."""
 
     @property
     def done(self) -> bool:
-        """True if nothing is left to be asked."""
+        """True if no questions are left."""
         return self.stopped is not None or len(self.answers) == len(self.turns)
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The chat so far; while it is not done, it ends with the question to be answered."""
+        """The chat so far; if it is not done, its last message is the question to be answered."""
         messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for index, turn in enumerate(self.turns[: len(self.answers) + (not self.done)]):
             messages.append({"role": "user", "content": turn})
@@ -58,7 +58,7 @@ class Dialogue:
         return messages
 
     def add(self, answer: DialogueAnswer) -> None:
-        """Takes in the answer to the question."""
+        """Appends the answer to the question."""
         if not answer.text.strip():
             self.stop("empty")
         elif self.finished_only and not answer.finished:
@@ -71,7 +71,7 @@ class Dialogue:
         self.stopped = reason
 
     def describe(self) -> dict[str, Any]:
-        """The line that is kept, in the layout that `train.data` reads."""
+        """Returns the line to store, in the layout that `train.data` reads."""
         content = {"messages": self.messages} if self.chat else {"text": self.turns[0] + self.answers[0].text}
         counts = [answer.tokens for answer in self.answers]
         return {
@@ -83,11 +83,11 @@ class Dialogue:
 
 
 def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished_only: bool = False) -> list[Dialogue]:
-    """The file's conversations, the first `limit` of them, nothing answered yet.
+    """Reads the file's conversations, the first `limit` of them, without any answers.
 
-    A line with `messages` is a chat: the messages of the user (and the system) stay, all answers are to be
-    made anew. Any other line that `specframe run` takes is the user's message, with `chat`, or the opening
-    of a text. Raises InputError, with the line number, for a line that is none of these.
+    A line with `messages` is a chat: the messages of the user (and the system) are kept, and all answers are generated
+    again. Any other line that `specframe run` accepts is the user's message, with `chat`, or the opening of a text.
+    Raises InputError, with the line number, for a line that is none of these.
     """
     dialogues: list[Dialogue] = []
     for number, line in read_lines(path):
@@ -108,7 +108,7 @@ def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished
 
 
 def fingerprint(path: Path) -> str:
-    """A digest of the file. Raises InputError when it cannot be read."""
+    """Returns a digest of the file. Raises InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -26,37 +26,37 @@ KEY = "SPECFRAME_API_KEY"
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
 PATIENCE = 32
-"""Number of prompts refused before the first answer that shows that the settings are refused, not the prompts."""
+"""Number of refused prompts without any answer from which the settings, not the prompts, are taken to be refused."""
 LARGEST = 2**26
-"""Bytes of a reply that are read."""
+"""Maximum number of bytes of a reply."""
 
 HIDDEN = "***"
-"""Text in place of a key."""
+"""Replacement for a key."""
 REFUSED = "refused: "
-"""Prefix of the reason for which a refused dialogue stopped."""
+"""Prefix of the reason in a refused dialogue."""
 
 FAILURES = (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An answerer: `concurrency` conversations at a time, each asked turn by turn."""
+    """An answerer that holds `concurrency` conversations at a time, turn by turn."""
 
     url: str
-    """Address up to and with the version: http://localhost:8000/v1."""
+    """Address including the version: http://localhost:8000/v1."""
     model: str
     sampling: SamplingSettings
     seed: int = 0
     concurrency: int = 8
     timeout: float = 600.0
-    """Seconds an answer may take, from the first byte of the request to the last one of the reply."""
+    """Seconds for an answer, from the first byte of the request to the last of the reply."""
     key: str | None = field(default=None, repr=False)
     pause: float = 1.0
-    """Seconds before a request is tried again; they double each time."""
+    """Seconds before a request is repeated; they double each time."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """The field `chat_template_kwargs` of chats, if any."""
     answered: bool = False
-    """True if it gave answers under these settings before: a refusal now is due to the prompt."""
+    """True if it has given answers under these settings; a refusal is then due to the prompt."""
 
     def __post_init__(self) -> None:
         try:
@@ -83,7 +83,7 @@ class Endpoint:
             raise InputError(f"--timeout {self.timeout:g} waits for no answer; use a number of seconds above 0")
 
     def check(self) -> None:
-        """Raises InputError when no server replies, or the key is refused."""
+        """Raises InputError if no server replies, or if the key is refused."""
 
         async def ask() -> EndpointReply:
             async with self._client() as client:
@@ -93,18 +93,18 @@ class Endpoint:
             reply = asyncio.run(ask())
         except FAILURES as error:
             raise InputError(f"{self.url} cannot be reached: {reason(error)}; is the server running?") from error
-        if reply.status in (401, 403):  # the server is there, whatever its reply: not every server lists its models
+        if reply.status in (401, 403):  # any other reply shows a server: not every server lists its models
             raise self._refusal(f"HTTP {reply.status}: {read_reason(reply)}")
 
     def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Yields each of the dialogues as soon as it is done, refused ones included.
+        """Yields each dialogue when it is done, refused ones included.
 
         Raises SpecframeError when the endpoint gives up, after the conversations in flight have ended, and InputError
         when it refuses every prompt.
         """
         refused: list[Dialogue] = []
         answered = self.answered
-        with asyncio.Runner() as runner:  # it runs while this waits for a dialogue
+        with asyncio.Runner() as runner:  # it runs while this generator waits for a dialogue
             done: asyncio.Queue[Dialogue | None] = asyncio.Queue()
             work = runner.get_loop().create_task(self._answer(dialogues, done))
             while (dialogue := runner.run(done.get())) is not None:
@@ -121,7 +121,7 @@ class Endpoint:
             raise self._refusal(str(refused[0].stopped).removeprefix(REFUSED))
 
     async def _answer(self, dialogues: Sequence[Dialogue], done: asyncio.Queue[Dialogue | None]) -> None:
-        """Puts each dialogue that is done, and None at the end. Raises the first failure."""
+        """Queues each finished dialogue, and None at the end. Raises the first failure."""
         left, failures = iter(dialogues), list[SpecframeError]()
 
         async def work(client: httpx2.AsyncClient) -> None:
@@ -143,7 +143,7 @@ class Endpoint:
             raise failures[0]
 
     async def _ask(self, client: httpx2.AsyncClient, dialogue: Dialogue, failures: Sequence[SpecframeError]) -> None:
-        """Asks the dialogue's question, and gives it the answer; after another's failure it is not asked again."""
+        """Sends the dialogue's question and adds the answer; repeats nothing after a failure of another dialogue."""
         path, body = self._request(dialogue)
         try:
             async for attempt in self._attempts(failures):
@@ -160,7 +160,7 @@ class Endpoint:
             ) from error
 
     def _attempts(self, failures: Sequence[SpecframeError]) -> AsyncRetrying:
-        """Up to ATTEMPTS tries of one request, none after another's failure, the server's own pauses between them."""
+        """Yields up to ATTEMPTS tries of a request, none after another's failure, with the server's pauses."""
         backoff = wait_exponential(multiplier=self.pause, max=LONGEST_PAUSE)
 
         def wait(state: RetryCallState) -> float:
@@ -177,7 +177,7 @@ class Endpoint:
         )
 
     async def _read(self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], chat: bool) -> DialogueAnswer:
-        """The answer to a request. Raises what `read_answer` does, and Passing for a connection that fails."""
+        """Returns the answer to a request. Raises the errors of `read_answer`, and Passing for a failed connection."""
         try:
             reply = await self._send(client, path, body, self.timeout)
         except FAILURES as error:
@@ -185,7 +185,7 @@ class Endpoint:
         return read_answer(reply, chat)
 
     def _request(self, dialogue: Dialogue) -> tuple[str, dict[str, Any]]:
-        """Returns the path and the body of a request; settings that not every server knows only where they matter."""
+        """Returns the path and the body of a request; settings that some servers lack are included only when needed."""
         sampling = self.sampling
         unusual = {
             "top_p": sampling.top_p if sampling.top_p < 1 else None,
@@ -216,13 +216,13 @@ class Endpoint:
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
-            # The time of a whole request is limited, in _send, rather than that of its single steps.
+            # The time of the whole request is limited, in _send, not that of single steps.
             return httpx2.AsyncClient(headers=headers, timeout=None, limits=httpx2.Limits(max_connections=None))
         except (
             ValueError,
             ImportError,
             httpx2.InvalidURL,
-        ):  # their messages show the proxy's address, and its password
+        ):  # their messages contain the proxy's address and password
             raise InputError(
                 "the proxy that the environment names cannot be used; see HTTP_PROXY and ALL_PROXY"
             ) from None
@@ -230,7 +230,7 @@ class Endpoint:
     async def _send(
         self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout: float
     ) -> EndpointReply:
-        """The reply, read to its end; POST where there is a body. Raises one of FAILURES."""
+        """Returns the complete reply; the method is POST if there is a body. Raises one of FAILURES."""
         content = None if body is None else json.dumps(body).encode()
         address = f"{self.url.rstrip('/')}/{path}"
         read = bytearray()
@@ -249,17 +249,17 @@ class Endpoint:
         return InputError(f"{self.url} gives no answer: {self._hide(reason)}{hint}")
 
     def _hide(self, text: str) -> str:
-        """The server's text without the key, which some servers repeat."""
+        """Returns the server's text without the key, which some servers repeat."""
         return text.replace(self.key, HIDDEN) if self.key else text
 
 
 def is_refused(dialogue: Dialogue) -> bool:
-    """Returns whether nothing of the dialogue was answered because the server refuses it."""
+    """Returns whether the server refused the dialogue before any answer."""
     return not dialogue.answers and str(dialogue.stopped).startswith(REFUSED)
 
 
 def read_key(environment: Mapping[str, str]) -> str | None:
-    """The key that the environment holds, or None. Raises InputError, without it, for one that cannot be sent."""
+    """Returns the key in the environment, or None. Raises InputError, without the key, for one that cannot be sent."""
     key = environment.get(KEY, "").strip()
     if not all(33 <= ord(character) < 127 for character in key):
         raise InputError(f"{KEY} holds characters that a key cannot have, such as spaces or quotes of a text editor")
@@ -267,13 +267,13 @@ def read_key(environment: Mapping[str, str]) -> str | None:
 
 
 def reason(error: BaseException | None) -> str:
-    """Returns a short reason for a connection's failure: the operating system's, where it is known."""
+    """Returns a short reason for a connection's failure: the operating system's, if known."""
     if isinstance(error, TimeoutError) and not error.errno:
         return "timed out"
     found, words = error, str(error).strip()
     while found is not None:
         if isinstance(found, ConnectionError) and found.errno:
-            return os.strerror(found.errno)  # asyncio's own words name the address again
+            return os.strerror(found.errno)  # asyncio's message would repeat the address
         if isinstance(found, OSError) and found.strerror:
             return found.strerror
         found = found.__cause__ or found.__context__

@@ -12,14 +12,14 @@ from specframe.plugin import printable
 from specframe_distill.dialogue import DialogueAnswer
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses that may be another a moment later."""
+"""HTTP statuses that may be temporary."""
 OF_THE_PROMPT = frozenset({400, 413, 422})
-"""HTTP statuses that may be about this prompt alone."""
+"""HTTP statuses that may concern only this prompt."""
 LONGEST_MESSAGE = 300
 
 
 class Passing(Exception):
-    """A failure that may be over a moment later; `after` seconds where the server gives them."""
+    """A failure that may be temporary; `after` is the wait in seconds if the server gives one."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -31,12 +31,12 @@ class Refusal(Exception):
 
 
 class Unusable(Exception):
-    """An endpoint that no prompt gets an answer from."""
+    """An endpoint that answers no prompt."""
 
 
 @dataclass(frozen=True)
 class EndpointReply:
-    """A reply as it came."""
+    """A reply as received."""
 
     status: int
     content: bytes
@@ -44,9 +44,9 @@ class EndpointReply:
 
 
 def read_answer(reply: EndpointReply, chat: bool) -> DialogueAnswer:
-    """The answer in a reply.
+    """Returns the answer in a reply.
 
-    Raises Passing, Refusal or Unusable, with the server's own message, where there is none.
+    Raises Passing, Refusal or Unusable, with the server's message, if there is none.
     """
     if reply.status != 200:
         reason = read_reason(reply)
@@ -57,7 +57,7 @@ def read_answer(reply: EndpointReply, chat: bool) -> DialogueAnswer:
         raise Unusable(f"HTTP {reply.status}: {reason}")
     try:
         found = json.loads(reply.content)
-    except (ValueError, RecursionError) as error:  # cut off, an error page of a proxy, a bomb
+    except (ValueError, RecursionError) as error:  # truncated, a proxy's error page, or nested too deeply
         raise Passing(f"a reply that is no JSON: {one_line(repr(reply.content[:60])[1:])}") from error
     if isinstance(found, dict) and found.get("error") and not found.get("choices"):
         raise Passing(f"an error: {read_reason(reply)}")
@@ -71,16 +71,16 @@ def read_answer(reply: EndpointReply, chat: bool) -> DialogueAnswer:
 
 
 def as_text(content: Any) -> str:
-    """The text of an answer, that of its parts put together. Raises TypeError where it is no text."""
+    """Returns the text of an answer, joined from its parts. Raises TypeError if it is no text."""
     if isinstance(content, list):
         content = "".join(as_text(part.get("text")) for part in content)
     if not isinstance(content, str | None):
         raise TypeError(content)
-    return (content or "").encode("utf-8", "replace").decode()  # half a character would be no text
+    return (content or "").encode("utf-8", "replace").decode()  # half of a surrogate pair is not valid text
 
 
 def as_count(usage: Any) -> int | None:
-    """The tokens of an answer, or None where the reply has no plain number."""
+    """Returns the number of tokens of an answer, or None if the reply has no plain number."""
     count = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return count if type(count) is int and 0 <= count < 2**31 else None
 
@@ -92,13 +92,13 @@ def seconds(retry_after: str) -> float | None:
 
 
 def is_too_long(status: int, message: str) -> bool:
-    """Returns whether a refusal is because the prompt and the budget exceed the context, in any server's words."""
+    """Returns whether a refusal means that prompt and budget exceed the context, in any server's wording."""
     words = message.lower()
     return status in OF_THE_PROMPT and "context" in words and any(w in words for w in ("length", "size", "window"))
 
 
 def read_reason(reply: EndpointReply) -> str:
-    """The first line of the server's own message, or the status' name."""
+    """Returns the first line of the server's message, or the name of the status."""
     text = ""
     try:
         content = json.loads(reply.content)
@@ -111,5 +111,5 @@ def read_reason(reply: EndpointReply) -> str:
 
 
 def one_line(text: str) -> str:
-    """The beginning of a text's first line, fit to be printed."""
+    """Returns the beginning of a text's first line, safe to print."""
     return printable((text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE])

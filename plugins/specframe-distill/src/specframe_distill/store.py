@@ -1,4 +1,4 @@
-"""The answers on disk, in a file that grows a line at a time, so that interrupted work goes on."""
+"""Answers on disk, in a file that grows line by line, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from specframe.plugin import make_folder, parse_json, write_json
 from specframe_distill.dialogue import Dialogue
 
 ANSWERS = "answers.jsonl"
-"""The dialogues, as `train.data` reads them."""
+"""Dialogues in the layout that `train.data` reads."""
 DROPPED = "dropped.txt"
-"""Lines of the prompts' file that gave no dialogue, and why."""
+"""Lines of the prompts' file without a dialogue, and the reasons."""
 ABOUT = "distill.json"
 """File that records how the answers were made."""
 REMEDY = "give another --out"
@@ -24,35 +24,35 @@ REMEDY = "give another --out"
 
 @dataclass
 class Tally:
-    """Counts of the answers so far."""
+    """Statistics of the answers so far."""
 
     conversations: int = 0
     unfinished: int = 0
     tokens: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Number of prompts that gave no dialogue, by the reason."""
+    """Number of prompts without a dialogue, by reason."""
 
 
 class AnswerStore:
-    """A folder of answers to one file of prompts, all made in the same way."""
+    """A folder of answers to one file of prompts, all generated with the same settings."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
         self.tally = Tally()
         self.done: set[int] = set()
-        """The lines of the prompts' file that need not be decoded again."""
+        """Lines of the prompts' file that need no further decoding."""
 
     @property
     def answers(self) -> Path:
-        """The file of the dialogues."""
+        """The file of dialogues."""
         return self.folder / ANSWERS
 
     @classmethod
     def open(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        """The store of a folder; `settings` is plain data that determines the answers.
+        """Opens a folder; `settings` is plain data that determines the answers.
 
-        Raises InputError when the folder holds answers made with other settings, or broken ones;
-        SpecframeError when it cannot be written.
+        Raises InputError if the folder contains answers made with other settings, or damaged ones; SpecframeError if it
+        cannot be written.
         """
         make_folder(folder)
         store = cls(folder, json.loads(json.dumps(settings, default=str)))
@@ -69,11 +69,11 @@ class AnswerStore:
 
     @property
     def described(self) -> bool:
-        """True if the record of how the answers were made is complete: a full disk may have been in the way."""
+        """True if the record of how the answers were made is complete; a full disk may have prevented that."""
         return "figures" in self._read_about()
 
     def add(self, dialogue: Dialogue, about: dict[str, Any]) -> None:
-        """Keeps a dialogue, with further fields about it. Raises SpecframeError when the disk refuses."""
+        """Stores a dialogue with further fields about it. Raises SpecframeError if writing fails."""
         if dialogue.answers:
             entry = dialogue.describe() | about
             self._append(ANSWERS, json.dumps(entry))
@@ -84,7 +84,7 @@ class AnswerStore:
             self.tally.dropped[kind(str(dialogue.stopped))] += 1
 
     def describe(self, run: dict[str, Any]) -> None:
-        """Writes how the answers were made into their folder."""
+        """Writes the record of how the answers were made to the folder."""
         write_json(self.folder / ABOUT, {"settings": self.settings, **run})
 
     def _require_same_settings(self) -> None:
@@ -104,7 +104,7 @@ class AnswerStore:
         return about
 
     def _read(self, name: str, read: Any) -> list[Any]:
-        """The content of the file's lines; a last line that was cut off is taken away."""
+        """Returns the parsed lines of a file; a truncated last line is removed."""
         path = self.folder / name
         if not path.exists():
             return []
@@ -145,13 +145,13 @@ def kind(reason: str) -> str:
 
 
 def parse_answer(line: bytes) -> dict[str, Any]:
-    """A line of the answers. Raises ValueError, LookupError or TypeError for another."""
+    """Parses a line of the answers. Raises ValueError, LookupError or TypeError for an invalid one."""
     entry: dict[str, Any] = parse_json(line, ANSWERS)
     int(entry["line"]), bool(entry["finished"]), int(entry["tokens"] or 0)
     return entry
 
 
 def parse_dropped(line: bytes) -> tuple[int, str]:
-    """A line's number, and why it was dropped. Raises ValueError for another line."""
+    """Parses a dropped line's number and reason. Raises ValueError for an invalid one."""
     number, reason = line.decode().split(" ", 1)
     return int(number), reason

@@ -1,4 +1,4 @@
-"""Drafts from the target's own parts, as a specframe plugin; importing this package imports no torch."""
+"""Drafters made of the target's own parts; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers what drafts with the target's own parts."""
+    """Registers the drafters, KV selections and verifiers that use the target's own parts."""
     register(
         "drafter",
         "del",

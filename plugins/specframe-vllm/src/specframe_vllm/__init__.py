@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the class that vLLM's arguments name, for the list of what is installed."""
+    """Registers the class that vLLM's arguments name, so that it is listed as installed."""
     register(
         "extension",
         "vllm",

@@ -1,4 +1,4 @@
-"""Checks of the recipe that vLLM's arguments name: the parts and options that vLLM has no place for are refused."""
+"""Checks of the recipe that vLLM's arguments name: parts and options that vLLM does not support are refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from specframe.neural import checkpoint
 from specframe.plugin import Chain, Drafter, Match, Plan, TreePolicy, read_plan
 
 PROPOSER = "specframe_vllm.Proposer"
-"""The `model` of `speculative_config` that stands for this package."""
+"""The `model` in `speculative_config` that stands for this package."""
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """A recipe's drafter for chains of a length, not bound yet."""
+    """A recipe's unbound drafter for chains of a given length."""
 
     plan: Plan
     drafter: Drafter
@@ -31,10 +31,10 @@ class Drafting:
 
     @classmethod
     def read(cls, additional: Any, length: int) -> Drafting:
-        """The drafter of the recipe that `additional_config` names.
+        """Reads the drafter of the recipe that `additional_config` names.
 
-        Raises InputError where it names none, RecipeError for a bad recipe, CompositionError for parts that vLLM has no
-        place for.
+        Raises InputError if it names none, RecipeError for a bad recipe, CompositionError for parts that vLLM does not
+        support.
         """
         given = additional.get("specframe") if isinstance(additional, Mapping) else None
         if not isinstance(given, Mapping) or not isinstance(given.get("recipe"), str):
@@ -64,12 +64,12 @@ class Drafting:
 
     @property
     def target(self) -> str | None:
-        """The model of the recipe's target section."""
+        """The model in the recipe's target section."""
         model = self.plan.parts["target"].options.get("model")
         return None if model is None else str(model)
 
     def report_chain(self) -> None:
-        """Warns of a tree in the recipe that becomes a chain."""
+        """Logs a warning if the recipe has a tree, which becomes a chain."""
         if self.tree is not None and (grown := self.plan.parts["tree"].entry.name) != "chain":
             name = self.plan.parts["drafter"].entry.name
             logging.getLogger(__name__).warning(
@@ -78,7 +78,7 @@ class Drafting:
             )
 
     def require_features(self, *, pipeline: int, prefix_caching: bool) -> None:
-        """Raises CompositionError where vLLM would compute features elsewhere, or not at all."""
+        """Raises CompositionError if vLLM would compute the features in another process, or not at all."""
         taps = ", ".join(sorted(self.drafter.taps))
         if taps and pipeline > 1:
             raise CompositionError(
@@ -95,7 +95,7 @@ class Drafting:
 def require_same_model(recipe: str | None, engine: str, model: nn.Module) -> None:
     """Raises CompositionError unless the recipe's target is the engine's model.
 
-    Both have one name, or every norm in the recipe's weights that the model has by the same name is equal.
+    Either the names are equal, or all norms that both have under one name are equal.
     """
     if recipe is None or recipe == engine:
         return
@@ -111,7 +111,7 @@ def require_same_model(recipe: str | None, engine: str, model: nn.Module) -> Non
 
 
 def _same_norms(folder: Path, model: nn.Module) -> bool:
-    """Returns whether a folder's norms, in bfloat16, are those of the model; false where they share no name."""
+    """Returns whether a folder's norms, in bfloat16, equal the model's; False if they share no names."""
     own, found = dict(model.named_parameters()), False
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as stored:

@@ -1,6 +1,6 @@
-"""vLLM with a drafter that was exported to it, for `specframe export --check`; it runs where specframe may be absent.
+"""vLLM with an exported drafter, for `specframe export --check`; runs in environments without specframe.
 
-Greedy decoding in float32. vLLM is imported when it runs.
+Decodes greedily in float32. vLLM is imported when it runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 QUIET = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an error reaches this process as it was raised
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that errors are raised in this process
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "OMP_NUM_THREADS": "1",
@@ -22,7 +22,7 @@ SPECULATIVE = "--speculative-config"
 
 
 def run(task: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM's version, texts, cycles and accepted tokens of a task, with the model and drafter of its command."""
+    """Runs a task with its command's model and drafter; returns vLLM's version, texts, cycles and accepted tokens."""
     os.environ.update({**QUIET, "VLLM_PLUGINS": ""})
     import vllm
 
@@ -37,14 +37,14 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counts(llm: Any) -> list[int]:
-    """Cycles, drafted and accepted tokens so far."""
+    """Returns the numbers of cycles, drafted and accepted tokens so far."""
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     return [int(found.get(f"vllm:spec_decode_{name}", 0)) for name in names]
 
 
 def generate(llm: Any, prompts: Sequence[Sequence[int]], tokens: int, together: bool) -> dict[str, Any]:
-    """The continuations of prompts, all at once or one by one, and what drafting them took."""
+    """Returns the continuations of prompts, all at once or one by one, and the numbers of `counts` for them."""
     from vllm import SamplingParams, TokensPrompt
 
     settings, before = SamplingParams(temperature=0.0, max_tokens=tokens), counts(llm)

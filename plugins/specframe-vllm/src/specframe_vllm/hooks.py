@@ -1,4 +1,4 @@
-"""The plugin `vllm.general_plugins`: wraps methods of vLLM, whose custom proposers get tokens alone."""
+"""The plugin `vllm.general_plugins`: wraps methods of vLLM, because its custom proposers receive only tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from specframe_vllm.proposer import Proposer
 
 EPSILON = 1e-5
-"""A temperature below which vLLM decodes greedily."""
+"""Temperature below which vLLM decodes greedily."""
 
 
 def register() -> None:
-    """Wraps vLLM's methods, once; an unknown vLLM is left as it is, and refused where a proposer is made."""
+    """Wraps vLLM's methods, once. An unknown vLLM is left unchanged, and creating a proposer is then refused."""
     if find_misfit() is not None:
         return
     for (module, owner, name), wrap in zip(WRAPPED, (_propose, _set_up, _configure, _validate), strict=True):
@@ -45,7 +45,7 @@ def _set_up(theirs: Any) -> Any:
         if (proposer := _proposer_of(runner)) is None:
             theirs(runner)
             return
-        # A request at its end is to draft less, rather than all others nothing.
+        # A request near its end drafts less; vLLM would draft nothing for all requests.
         runner.effective_drafter_max_model_len = runner.max_model_len + proposer.target.context
         if layers := proposer.target.layers:
             runner.use_aux_hidden_state_outputs = True
@@ -86,13 +86,13 @@ def _validate(theirs: Any) -> Any:
 
 
 def _proposer_of(runner: Any) -> Proposer | None:
-    """The runner's proposer, if it is one of this package."""
+    """Returns the runner's proposer, if it belongs to this package."""
     speculative = runner.speculative_config
     return runner.drafter if speculative is not None and speculative.model == PROPOSER else None
 
 
 def reads_of(runner: Any, scheduled: Any, sampled: list[list[int]]) -> list[Read]:
-    """Returns a runner's requests as its last pass read them, in the order of its batch."""
+    """Returns a runner's requests as read by its last pass, in batch order."""
     batch, reads, place = runner.input_batch, list[Read](), 0
     for row, name in enumerate(batch.req_ids):
         count, length = scheduled.num_scheduled_tokens[name], int(batch.num_tokens_no_spec[row])

@@ -15,7 +15,7 @@ from specframe_vllm.target import EngineTarget, features_of
 
 
 class Proposer:
-    """Drafts with the drafter of a recipe, along the requests of a model runner of vLLM.
+    """Drafts with a recipe's drafter for the requests of a vLLM model runner.
 
     Args:
         vllm_config: vLLM's configuration; `additional_config["specframe"]` has the `recipe` and its `overrides`.
@@ -36,13 +36,13 @@ class Proposer:
 
     @property
     def target(self) -> EngineTarget:
-        """The target, once the model is loaded."""
+        """The target, available once the model is loaded."""
         assert self._target is not None, "vLLM calls load_model first"
         return self._target
 
-    @torch.no_grad()  # not inference_mode: a drafter watches its weights' versions
+    @torch.no_grad()  # not inference_mode: a drafter reads its weights' versions
     def load_model(self, model: nn.Module) -> None:
-        """Binds the drafter to vLLM's model, and begins a session of as many rows as vLLM decodes together."""
+        """Binds the drafter to vLLM's model, and begins a session with vLLM's maximum number of rows."""
         from vllm.model_executor.models.interfaces import supports_eagle3
 
         config, drafting = self._config.model_config, self._drafting
@@ -71,7 +71,7 @@ class Proposer:
     def draft(
         self, reads: Sequence[Read], last: Tensor, inner: list[Tensor] | None, unfinished: Container[str]
     ) -> list[list[int]]:
-        """The drafts after a forward pass, one for each request that it read.
+        """Returns the drafts after a forward pass, one for each request that it read.
 
         `last` [T, D] is the model's output for all tokens that were read, `inner` the outputs of `target.layers`.
         """
@@ -79,7 +79,7 @@ class Proposer:
         return self._rows.draft(reads, features_of(self.target, last, inner), last, unfinished)
 
     def propose(self, *arguments: object, slot_mappings: object = None) -> list[list[int]]:
-        """vLLM's own call, which has no hidden states: `hooks` calls `draft` in its place."""
+        """Does not draft: vLLM's own call has no hidden states, and `hooks` calls `draft` instead."""
         raise RuntimeError(
             "the plugin of specframe-vllm is not loaded: leave VLLM_PLUGINS unset, or add specframe to it"
         )

@@ -1,4 +1,4 @@
-"""The rows of a drafter's session, kept in step with an engine's requests."""
+"""Rows of a drafter's session, kept in step with an engine's requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specframe.plugin import (
 )
 
 GREEDY = Sampling(temperature=0.0)
-"""The distribution that drafts follow: the engine gets no draft probabilities, so they are the likeliest tokens."""
+"""Sampling of the drafts: the most likely tokens, because the engine does not receive draft probabilities."""
 
 
 @dataclass(frozen=True)
@@ -34,39 +34,39 @@ class Read:
 
     name: str
     text: Sequence[int]
-    """All tokens, the new ones included."""
+    """All tokens, including new ones."""
     new: int
     """Number of new tokens; 0 while a prompt is read in pieces."""
     start: int
     """Position of the first token that was read."""
     place: int
-    """Place of this token among all that the pass read."""
+    """Index of this token among all that the pass read."""
     count: int
     """Number of tokens that were read."""
     drafts: Sequence[int] = ()
-    """The drafted tokens among them, which come last."""
+    """The drafted tokens among them, which are last."""
     left: int = 0
-    """Number of tokens that the request may still be given."""
+    """Number of tokens that the request may still generate."""
 
     def part(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The features of the tokens that were read, [count, D] by tap."""
+        """Returns the features of the tokens that were read, [count, D] by tap."""
         return {tap: values[self.place : self.place + self.count] for tap, values in features.items()}
 
 
 class Rows:
-    """Admits, commits and releases the rows of a drafter as an engine's requests come and go.
+    """Admits, commits and releases rows of a drafter as an engine's requests begin and end.
 
-    A drafter commits all of its rows in every cycle. So a request that a pass leaves out, because it was preempted or
-    there was no room for it, gives up its row. It is admitted anew once all of its text has been read again; for a
-    drafter without taps at once, since its text is enough.
+    A drafter commits all of its rows in every cycle. A request that a pass leaves out, because it was preempted or
+    there was no room for it, therefore loses its row. It is admitted again once all of its text has been read again;
+    with a drafter without taps immediately, because the text suffices.
 
     Args:
         drafter: bound to the target.
         tree: the policy that it grows, a chain; None for a drafter that builds its own drafts.
         logits: the target's logits of features of the tap `last`, for drafters that observe scores.
-        slots: the most requests in a pass.
-        room: the most tokens of a request.
-        length: the most tokens of a draft.
+        slots: maximum number of requests in a pass.
+        room: maximum number of tokens of a request.
+        length: maximum number of tokens of a draft.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class Rows:
     ) -> None:
         self.drafter, self.tree, self.length = drafter, tree, length
         self.names: list[str] = []
-        """The requests that have a row, in the order of the rows."""
+        """Requests that have a row, in row order."""
         self._logits = logits
         self._sizes = slots, room + length + 1
-        self._lengths: dict[str, int] = {}  # committed tokens of each row
-        self._read: dict[str, dict[str, Tensor]] = {}  # features of texts that are not read to the end
+        self._lengths: dict[str, int] = {}  # number of committed tokens of each row
+        self._read: dict[str, dict[str, Tensor]] = {}  # features of texts that are not completely read
         drafter.open(*self._sizes)
 
     def draft(
         self, reads: Sequence[Read], features: Mapping[str, Tensor], last: Tensor, unfinished: Container[str]
     ) -> list[list[int]]:
-        """The drafts after a pass, one for each request that it read; empty for a request without a row.
+        """Returns the drafts after a pass, one for each request that it read; empty for a request without a row.
 
         `features` are the drafter's taps, [T, D] each over all tokens that the pass read, and `last` those of the tap
         `last`.
@@ -112,7 +112,7 @@ class Rows:
         return [chains.get(read.name, [])[: self.length] for read in reads]
 
     def _follows(self, read: Read | None) -> bool:
-        """Returns whether a pass went on where the request's row ends."""
+        """Returns whether a pass continued where the request's row ends."""
         if read is None or not read.new:
             return False
         return len(read.text) - read.new == self._lengths[read.name] == read.start + 1
@@ -128,7 +128,7 @@ class Rows:
         self.names, self._lengths = remaining, {name: self._lengths[name] for name in remaining}
 
     def _collect(self, read: Read, features: Mapping[str, Tensor]) -> None:
-        """Adds the features of a text that is being read; those of a text with a gap are given up."""
+        """Adds the features of a text that is being read; those of a text with a gap are dropped."""
         part, earlier = read.part(features), self._read.pop(read.name, {})
         if read.start and {len(values) for values in earlier.values()} != {read.start}:
             return
@@ -149,7 +149,7 @@ class Rows:
         self._take(_committed(tokens, parts), drafts, reads, last)
 
     def _admit(self, reads: list[Read], last: Tensor) -> None:
-        """Admits requests whose texts are read; all but the newest token is a row's prompt."""
+        """Admits requests whose texts are completely read; all tokens but the newest are a row's prompt."""
         texts = [_tensor(read.text, last) for read in reads]
         heads = [text[:-1] for text in texts]
         counts = torch.tensor([len(head) for head in heads], device=last.device)
@@ -172,14 +172,14 @@ class Rows:
         offsets = [len(read.text) - read.new - 1 if not admission else len(read.text) - 2 for read in reads]
         steps = torch.arange(drafts.shape[1], device=last.device)
         places = _tensor([read.place + offset - read.start for read, offset in zip(reads, offsets, strict=True)], last)
-        nodes = (places[:, None] + steps).clamp(max=len(last) - 1)  # [B, N]; padding nodes have any scores
+        nodes = (places[:, None] + steps).clamp(max=len(last) - 1)  # [B, N]; scores of padding are arbitrary
         length = _tensor(accepted, last)
         path = torch.where(steps[1:] <= length[:, None], steps[1:], -1)
         scores = Scores(self._logits(last[nodes]), dict.fromkeys(self.drafter.taps & {"last"}, last[nodes]))
         self.drafter.observe(Cycle(drafts, scores, Verdict(path, length, committed.root), committed))
 
     def _propose(self, reads: list[Read], device: torch.device) -> list[list[int]]:
-        """The drafts of all rows."""
+        """Returns the drafts of all rows."""
         root = torch.tensor([int(read.text[-1]) for read in reads], device=device)
         random = SeededRandom(0, len(reads), device)
         context = Context(GREEDY, random.draft, left=[read.left for read in reads])
@@ -188,7 +188,7 @@ class Rows:
 
 
 def chain_of(valid: Sequence[bool], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
-    """The tokens of a draft's first path, the root excepted."""
+    """Returns the tokens of a draft's first path, without the root."""
     path, end = list[int](), 0
     for node in range(1, len(tokens)):
         if valid[node] and parents[node] == end:
@@ -202,7 +202,7 @@ def _tensor(numbers: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _committed(tokens: list[Tensor], parts: list[dict[str, Tensor]], prompt: Prompts | None = None) -> Committed:
-    """The commit of these rows, each with the features of the tokens before its own."""
+    """Returns the commit of these rows, each with the features of the tokens before its own."""
     features = {tap: pad_sequence([part[tap] for part in parts], batch_first=True) for tap in parts[0]}
     count = _tensor([len(row) for row in tokens], tokens[0])
     root = torch.stack([row[-1] for row in tokens])

@@ -1,4 +1,4 @@
-"""The vLLM that this release of the package knows: its version, and the methods that are wrapped."""
+"""The vLLM versions that this release supports, and the methods that are wrapped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inspect import signature
 from specframe import CompositionError
 
 SERIES = "0.32."
-"""The releases of vLLM that this one is tested with."""
+"""Series of vLLM releases that this one was tested with."""
 RUNNER = "vllm.v1.worker.gpu_model_runner", "GPUModelRunner"
 WRAPPED = {
     (*RUNNER, "propose_draft_token_ids"): (
@@ -19,17 +19,17 @@ WRAPPED = {
     ("vllm.engine.arg_utils", "EngineArgs", "create_engine_config"): "self usage_context headless",
     ("vllm.sampling_params", "SamplingParams", "_validate_spec_decode"): "self speculative_config",
 }
-"""The methods that are wrapped, and the parameters that they must have."""
+"""Wrapped methods, and the parameters that they must have."""
 
 
 def require_supported() -> None:
-    """Raises CompositionError for a vLLM that this package does not know."""
+    """Raises CompositionError for a version of vLLM that this package does not support."""
     if (misfit := find_misfit()) is not None:
         raise CompositionError(misfit)
 
 
 def find_misfit() -> str | None:
-    """Returns what is wrong with the vLLM that is installed; None: it is a known one."""
+    """Returns why the installed vLLM is not supported; None if it is."""
     version = import_module("vllm").__version__
     if not version.startswith(SERIES):
         return f"specframe-vllm runs within vLLM {SERIES}*, and this is {version}: pip install vllm=={SERIES}0"

@@ -14,19 +14,19 @@ from specframe.neural import Quantization, round_linear
 from specframe.plugin import PartialHead, TargetIdentity, identify
 
 BLOCK = 32
-"""Inputs of a quantized matrix that share a scale."""
+"""Number of inputs of a quantized matrix that share a scale."""
 
 
 class EngineTarget:
-    """A neural target around a model of vLLM, which decodes by itself: it embeds tokens and computes logits only.
+    """A neural target around a model of vLLM, which decodes by itself: it only embeds tokens and computes logits.
 
     Args:
-        model: the model of a runner, loaded.
+        model: the loaded model of a runner.
         config: its transformers config.
         name: its folder or name on the Hub.
         tokenizer: the folder or name of its tokenizer.
         dtype: the dtype of its features.
-        context: the most tokens of a request.
+        context: maximum number of tokens of a request.
         device: the device of its tokens.
         inner: true for a model that gives the outputs of inner layers.
     """
@@ -46,28 +46,28 @@ class EngineTarget:
         self.config, self.dtype, self.context, self.device = config, dtype, context, device
         self.vocab_size: int = config.vocab_size
         self.taps: frozenset[str] = frozenset()
-        """The features that the drafter asked for."""
+        """Features that the drafter requested."""
         self._model: Any = model
         self._name, self._tokenizer, self._inner = name, tokenizer, inner
 
     @property
     def layers(self) -> list[int]:
-        """The layers whose outputs are features, ascending, from 0."""
+        """Layers whose outputs are features, ascending, counted from 0."""
         return sorted(int(tap.removeprefix("layer.")) for tap in self.taps if tap != "last")
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Its tokenizer of transformers."""
+        """Its transformers tokenizer."""
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self._tokenizer)
 
     def identify(self) -> TargetIdentity:
-        """The identity of the model, as drafters record it that were trained for it."""
+        """Returns the identity of the model, as recorded in drafters that were trained for it."""
         return identify(self._model, self.config, self._name)
 
     def request(self, taps: frozenset[str]) -> None:
-        """Makes the named features part of every pass. Raises CompositionError for one that vLLM does not give."""
+        """Adds the named features to every pass. Raises CompositionError for one that vLLM does not provide."""
         count = self.config.num_hidden_layers if self._inner else 0
         if strange := sorted(taps - {"last", *(f"layer.{layer}" for layer in range(count))}):
             given = f"last and layer.0 to layer.{count - 1}" if count else "last alone"
@@ -77,19 +77,19 @@ class EngineTarget:
         self.taps |= taps
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The token embeddings, as the first layer gets them: [...] int64 -> [..., D]."""
+        """Returns the token embeddings as the first layer receives them: [...] int64 -> [..., D]."""
         embedded: Tensor = self._model.embed_input_ids(tokens.flatten())
         return embedded.view(*tokens.shape, -1)
 
     def head(self, features: Tensor) -> Tensor:
-        """The logits for features of the tap `last`: [..., D] -> [..., V]."""
+        """Returns the logits for features of the tap `last`: [..., D] -> [..., V]."""
         logits: Tensor = self._model.compute_logits(features.reshape(-1, features.shape[-1]))
         return logits[:, : self.vocab_size].view(*features.shape[:-1], -1)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
-        """The logits of these tokens alone, from rows of the LM head that are copied: [..., D] -> [..., T].
+        """Returns a head for these tokens alone, from copied rows of the LM head: [..., D] -> [..., T].
 
-        Raises CompositionError for an LM head that is more than rows, or spread over several devices.
+        Raises CompositionError for an LM head that is not a plain matrix, or is spread over several devices.
         """
         weight = getattr(getattr(self._model, "lm_head", None), "weight", None)
         if isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point():
@@ -110,7 +110,7 @@ class EngineTarget:
 
 
 def features_of(target: EngineTarget, last: Tensor, inner: list[Tensor] | None) -> Mapping[str, Tensor]:
-    """The features that a pass of vLLM gives, [T, D] by tap: the model's output, and the outputs of `layers`."""
+    """Returns the features of a vLLM pass, [T, D] by tap: the model's output, and the outputs of `layers`."""
     found = {f"layer.{layer}": values for layer, values in zip(target.layers, inner or (), strict=True)}
     return {tap: found.get(tap, last) for tap in sorted(target.taps)}
 

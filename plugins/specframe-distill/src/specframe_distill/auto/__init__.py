@@ -1,1 +1,1 @@
-"""`specframe train --auto`: a drafter for a model within some minutes."""
+"""`specframe train --auto`: trains a drafter for a model within minutes."""

@@ -1,4 +1,4 @@
-"""The sections of the recipes that `train --auto` writes: a drafter of EAGLE's kind for minutes of training."""
+"""Sections of the recipes that `train --auto` writes: an EAGLE drafter for minutes of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY = 8192
-"""Tokens that the drafter proposes from."""
+"""Size of the draft vocabulary."""
 TREE = {"use": "dynamic", "depth": 4, "width": 4, "nodes": 15}
 COPIES = {"use": "suffix", "cap": 10}
 LOSSES = [{"use": "feature-regression", "weight": 0.1}, {"use": "cross-entropy", "weight": 1.0}]
@@ -25,17 +25,17 @@ SETTINGS = {
     "validate_every": 100,
     "save_every": 50,
 }
-"""Those of docs/tutorials/faster-model.md, for minutes of training on a laptop."""
+"""Settings of docs/tutorials/faster-model.md, for minutes of training on a laptop."""
 
 
 def eagle(counts: Path) -> dict[str, Any]:
-    """The drafter, which proposes from the tokens that are most frequent by a file of counts."""
+    """Returns the drafter section, whose draft vocabulary has the most frequent tokens in a file of counts."""
     head = {"use": "trimmed", "keep": VOCABULARY, "counts": str(counts), "quantize": "int8"}
     return {"use": "eagle", "quantize": "int8", "head": head}
 
 
 def teacher(target: Mapping[str, Any]) -> dict[str, Any]:
-    """The target section to train by: in float32 where the processor has no products in bfloat16."""
+    """Returns the target section for training: in float32 if the processor has no bfloat16 products."""
     import torch
 
     from specframe.plugin import multiplies_bfloat16

@@ -1,4 +1,4 @@
-"""`specframe train --auto MODEL`: answers, draft vocabulary, drafter and bench, one after the other, and the recipe."""
+"""`specframe train --auto MODEL`: answers, draft vocabulary, drafter, bench and recipe, in this order."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from specframe.plugin import Plan, PromptRecord
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a full disk."""
+"""Errors of a full disk."""
 
 LEAST = 20
-"""Smallest number of different prompts."""
+"""Minimum number of different prompts."""
 MEASURED = 6
-"""Smallest number of prompts that are held out for the bench; of many prompts a tenth."""
+"""Minimum number of prompts held out for the bench; of many prompts, a tenth is held out."""
 ANSWERS, TRAINING = 0.5, 0.35
-"""Shares of the time that go to answers and to training; the bench has the rest. Few texts are soon learnt by heart."""
+"""Shares of the time for answers and for training; the rest is for the bench. A drafter soon memorises few texts."""
 SIDE_BY_SIDE = 32
-"""Prompts that are answered at a time."""
+"""Number of prompts answered at a time."""
 FIRST = 16
-"""Prompts that are answered first, to know how long all take."""
+"""Number of prompts answered first, to estimate the time for all."""
 TEMPERATURE = 0.8
-"""Temperature of further answers, which are to differ from a greedy one and yet be likely."""
+"""Temperature of further answers, which should differ from the greedy one but still be likely."""
 MOST_ROUNDS = 40
-"""Most answers to a prompt."""
+"""Maximum number of answers to a prompt."""
 
 Figures = Mapping[str, Mapping[str, Any]]
-"""The figures of contestants by their names."""
+"""Measurements of contestants by name."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """A drafter for a model within some minutes: each step leaves its result in the folder, and is not done twice."""
+    """Training of a drafter for a model within minutes; each step stores its result in the folder and is done once."""
 
     plan: Plan
-    """That of the model without training."""
+    """The plan of the model without training."""
     model: str
     overrides: Sequence[str]
     minutes: float
@@ -58,9 +58,9 @@ class Auto:
     local_code: bool
 
     def run(self, records: Sequence[PromptRecord]) -> Path:
-        """The recipe that is fastest on the prompts held out; the same call goes on where it was interrupted.
+        """Returns the recipe that is fastest on the held-out prompts; an interrupted call continues when repeated.
 
-        Raises InputError for prompts or minutes that are too few, SpecframeError where the disk is full.
+        Raises InputError for too few prompts or minutes, and SpecframeError if the disk is full.
         """
         from specframe.plugin import writing
 
@@ -80,7 +80,7 @@ class Auto:
             return self._choose(found, expected.tau, len(measured))
 
     def split(self, records: Sequence[PromptRecord]) -> tuple[list[PromptRecord], list[PromptRecord]]:
-        """The different prompts to learn from, and those to measure by."""
+        """Splits the different prompts into those for training and those for the bench."""
         different = list(dict.fromkeys(replace(each, task=None, reference=None) for each in records))
         if len(different) < LEAST:
             raise InputError(
@@ -108,7 +108,7 @@ class Auto:
             ) from error
 
     def _answer(self, prompts: int, show: Callable[[str], None]) -> list[Path]:
-        """The files of the target's answers: greedy ones, then sampled ones while there is time."""
+        """Returns the files of the target's answers: greedy ones, then sampled ones while time is left."""
         seconds = 60 * self.minutes * ANSWERS
         show("answers")
         expected = self._distill(0, "--limit", str(FIRST)) * prompts
@@ -126,7 +126,7 @@ class Auto:
         return [self.folder / "answers" / str(number) / "answers.jsonl" for number in range(rounds)]
 
     def _distill(self, number: int, *words: str) -> float:
-        """Seconds a prompt, of the target's answers by `specframe distill-data`; inf where they are not known."""
+        """Answers by `specframe distill-data`; returns the seconds per prompt, inf if unknown."""
         from specframe_distill.command import distill_data
 
         out = self.folder / "answers" / str(number)
@@ -140,7 +140,7 @@ class Auto:
         return float(figures["tokens"] / rate / figures["conversations"]) if rate else math.inf
 
     def _train(self, answers: Sequence[Path], show: Callable[[str], None]) -> Expectation:
-        """Trains the drafter, by a recipe that stays in the folder; returns what was expected of it."""
+        """Trains the drafter by a recipe that stays in the folder; returns the prediction for it."""
         from specframe import train
         from specframe.plugin import read_plan, write_counts
 
@@ -166,7 +166,7 @@ class Auto:
         return expectation
 
     def _measure(self) -> Figures:
-        """The figures of the trained drafter, with and without copies, and of copies alone, next to plain decoding."""
+        """Returns the measurements of the drafter with and without copies, of copies alone, and of plain decoding."""
         from specframe import bench
 
         trained = eagle(self.folder / "counts.json") | {"weights": str(self.folder / "drafter")}
@@ -181,7 +181,7 @@ class Auto:
         return {e["name"]: e["overall"] for e in report.summary["contestants"] if e["kind"] == "recipe"}
 
     def _choose(self, found: Figures, expected: float, prompts: int) -> Path:
-        """The recipe of the fastest contestant, written with what it reached; prints that."""
+        """Writes the recipe of the fastest contestant with its measurements, prints these, and returns the file."""
         best = max(found, key=lambda name: found[name]["speedup"]["value"])
         speedup, tau = (interval(found[best][figure]) for figure in ("speedup", "tau"))
         lines = [f"tau {tau}, {speedup} times as fast as plain decoding, on {prompts} prompts held out"]
@@ -201,7 +201,7 @@ class Auto:
         return recipe
 
     def _write(self, name: str, **sections: Any) -> Path:
-        """A recipe in the folder: the model's own, with other sections."""
+        """Writes a recipe to the folder: the model's own, with other sections."""
         import yaml
 
         path = self.folder / f"{name}.yaml"
@@ -219,7 +219,7 @@ def auto(
     out: Path | None,
     local_code: bool,
 ) -> Path:
-    """The recipe that `train --auto` makes. Raises InputError for options that it cannot use."""
+    """Returns the recipe that `train --auto` writes. Raises InputError for options that it cannot use."""
     from specframe.plugin import read_records
 
     if prompts is None or minutes is None:
@@ -237,6 +237,6 @@ def write_prompts(path: Path, records: Sequence[PromptRecord]) -> None:
 
 
 def interval(figure: Mapping[str, float | None]) -> str:
-    """A figure with its interval, where it has one."""
+    """Formats a measurement with its interval, if it has one."""
     within = f" [{figure['low']:.2f}, {figure['high']:.2f}]" if figure["low"] is not None else ""
     return f"{figure['value']:.2f}{within}"

@@ -1,4 +1,4 @@
-"""A drafter that reads an excerpt of a long prompt, and all that follows it."""
+"""A drafter that reads an excerpt of a long prompt, and all tokens after the prompt."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from specframe_self.excerpt.selection import Bm25Pieces
 
 
 class Excerpt:
-    """Another drafter, which reads a part of a long prompt, in its order.
+    """Another drafter, which reads only a part of a long prompt, in order.
 
-    The target reads everything, so a lossless verifier stays lossless. A prompt of no more than `tokens` tokens is read
-    as it is. A drafting model, also the target's own checkpoint, so drafts after a long prompt at the price of a short
-    one, and reads it sooner.
+    The target reads everything, so a lossless verifier remains lossless. A prompt of at most `tokens` tokens is read as
+    a whole. After a long prompt, a drafting model, which may be the target's own checkpoint, thus drafts at the cost of
+    a short one, and its prefill takes less time.
 
-    A selection chooses the part: the pieces that fit the prompt's end, the question (`bm25`, as RAPID does, Chen et al.
-    2025, arXiv 2502.20330), or what a small model attends to there (`specpc`).
+    A selection chooses the part: the pieces that match the prompt's end, the question (`bm25`, as in RAPID, Chen et al.
+    2025, arXiv 2502.20330), or the tokens that a small model attends to there (`specpc`).
 
     Options:
-        drafter: the drafter, one that reads tokens alone
-        tokens: how many tokens of a prompt are read at most; none: those of the selection
+        drafter: the drafter, which must read tokens alone
+        tokens: maximum number of prompt tokens that are read; none: the selection's
         select: the selection; none: bm25
     """
 
@@ -67,18 +67,18 @@ class Excerpt:
         return self.drafter.promise
 
     def untrained(self, vocab: int) -> Excerpt:
-        """A small excerpt, its drafter for a target of `vocab` tokens, whose context may be small, too."""
+        """Returns a small excerpt, with a drafter for a target of `vocab` tokens, whose context may be small, too."""
         select = small_form(untrained_form(self.select, vocab))
         return Excerpt(drafter=untrained_form(self.drafter, vocab), select=select)
 
     def smaller(self) -> Excerpt:
-        """A small excerpt around the drafter's small form, if it has one."""
+        """Returns a small excerpt around the drafter's small form, if it has one."""
         return Excerpt(drafter=small_form(self.drafter), select=small_form(self.select))
 
     def bind(self, target: Target) -> None:
         """Binds the drafter.
 
-        Raises CompositionError for excerpts beyond the drafter's context, and what the selection raises.
+        Raises CompositionError for excerpts longer than the drafter's context, and the selection's errors.
         """
         self.drafter.bind(target)
         self.select.bind(target, self.drafter)
@@ -89,21 +89,21 @@ class Excerpt:
             )
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self.drafter.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The drafter's draft below root [B]."""
+        """Returns the drafter's draft below root [B]."""
         return self.drafter.propose(root, tree, context)
 
     def commit(self, committed: Committed) -> None:
-        """Passes the commit on, of new rows the excerpts of their prompts."""
+        """Forwards the commit, with excerpts of the prompts of new rows."""
         if committed.prompt is not None:
             committed = self._admitted(committed, committed.prompt)
         self.drafter.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
-        """Passes the cycle to a drafter that observes."""
+        """Forwards the cycle to a drafter that observes."""
         if isinstance(self.drafter, Observer):
             self.drafter.observe(cycle)
 
@@ -112,7 +112,7 @@ class Excerpt:
         self.drafter.keep(rows)
 
     def _admitted(self, committed: Committed, prompts: Prompts) -> Committed:
-        """The admission of the same rows with their prompts' excerpts."""
+        """Returns the admission of these rows with their prompts' excerpts."""
         texts = zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True)
         excerpts = [self._excerpt(text[:count]) for text, count in texts]
         firsts = committed.root.tolist()
@@ -123,7 +123,7 @@ class Excerpt:
         return Committed(shifted, count, {}, committed.root, Prompts(tokens, count))
 
     def _excerpt(self, prompt: list[int]) -> list[int]:
-        """The tokens of a prompt that are read."""
+        """Returns the tokens of a prompt that are read."""
         chosen = range(len(prompt)) if len(prompt) <= self.select.tokens else self.select.choose(prompt)
         return [prompt[place] for place in chosen]
 

@@ -1,4 +1,4 @@
-"""Measures of how well pieces of a prompt fit its question."""
+"""Scores for how well pieces of a prompt match its question."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from specframe import InputError
 Tokens = Sequence[int]
 
 SATURATION = 1.2
-"""k1 of BM25: how soon further occurrences of a term count for nothing."""
+"""k1 of BM25: how quickly further occurrences of a term lose weight."""
 LENGTH = 0.75
-"""b of BM25: how much a long piece is held against its terms."""
+"""b of BM25: how strongly long pieces are penalised."""
 
 
 class Bm25:
-    """BM25 (Robertson and Zaragoza 2009) over single tokens and pairs of tokens that follow each other."""
+    """BM25 (Robertson and Zaragoza 2009) over single tokens and pairs of adjacent tokens."""
 
     def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """The sum over the question's terms of idf f (k1 + 1) / (f + k1 (1 - b + b length / mean length))."""
+        """Returns the sum over the question's terms of idf f (k1 + 1) / (f + k1 (1 - b + b length / mean length))."""
         terms = [_terms(piece) for piece in pieces]
         holding = Counter(term for each in terms for term in each)
         mean = sum(map(len, pieces)) / max(1, len(pieces))
@@ -45,25 +45,25 @@ class Bm25:
 
 
 class Embeddings:
-    """The cosine between mean embeddings, from a table with a vector for every token."""
+    """Cosine similarity of mean embeddings, from a table with a vector for every token."""
 
     def __init__(self, table: Tensor) -> None:
-        """A table [V, D]."""
+        """Uses a table [V, D]."""
         self._table = table
 
     @classmethod
     def read(cls, file: str) -> Embeddings:
-        """The table of a safetensors file with one tensor [V, D]; raises InputError for any other file."""
+        """Reads the table of a safetensors file with one tensor [V, D]; raises InputError for any other file."""
         try:
             tensors = list(load_file(Path(file).expanduser()).values())
-        except Exception as error:  # safetensors raises errors of its own kind, the system its own
+        except Exception as error:  # safetensors and the system raise different types of errors
             raise InputError(f"excerpt cannot read embeddings from {file}: {error}") from None
         if len(tensors) != 1 or tensors[0].dim() != 2:
             raise InputError(f"excerpt's embeddings are one tensor [vocabulary, width], and {file} holds others")
         return cls(tensors[0].float())
 
     def require(self, vocab: int) -> None:
-        """Raises InputError for a table with fewer vectors than a vocabulary has tokens."""
+        """Raises InputError for a table with fewer vectors than the vocabulary has tokens."""
         if len(self._table) < vocab:
             raise InputError(
                 f"excerpt's embeddings are of {len(self._table)} tokens, and the target has {vocab}: they are of "
@@ -71,13 +71,13 @@ class Embeddings:
             )
 
     def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
-        """The cosine between the mean of the piece's vectors and the mean of the question's."""
+        """Returns the cosine between the means of each piece's vectors and of the question's."""
         means = torch.stack([self._table[torch.tensor(piece)].mean(0) for piece in (*pieces, question)])
         return torch.cosine_similarity(means[:-1], means[-1:]).tolist()
 
 
 PieceRanking = Bm25 | Embeddings
-"""A measure of how well pieces fit a question: its `score` is above 0 for those that do."""
+"""A score for how well pieces match a question; `score` is above 0 for pieces that match."""
 
 
 def _terms(tokens: Tokens) -> Counter[object]:

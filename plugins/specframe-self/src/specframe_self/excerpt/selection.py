@@ -1,4 +1,4 @@
-"""Selections of the pieces of a prompt that fit its question."""
+"""Selections of the pieces of a prompt that match its question."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("specframe.excerpt")
 
 
 class Marked:
-    """A selection by which special tokens, such as a chat template's, are always read."""
+    """A selection with which special tokens, such as a chat template's, are always read."""
 
     tokens: int
 
@@ -23,25 +23,25 @@ class Marked:
         self._special: frozenset[int] = frozenset()
 
     def bind(self, target: Target, drafter: Drafter | None = None) -> None:
-        """Learns which tokens are special."""
+        """Finds out which tokens are special."""
         text = text_of(target)
         marks = [] if text.tokenizer is None else text.tokenizer.all_special_ids
         self._special = frozenset(marks) | frozenset(text.ends)
 
     def sized(self, tokens: int) -> Self:
-        """A copy for another number of tokens."""
+        """Returns a copy for another number of tokens."""
         found = copy(self)
         found.tokens = tokens
         found.require_sizes()
         return found
 
     def require_sizes(self) -> None:
-        """Raises InputError for sizes that cannot be."""
+        """Raises InputError for impossible sizes."""
         raise NotImplementedError
 
 
 class PromptPieces(Marked):
-    """Pieces of a prompt, in their order, that a ranking finds to fit its end, the question."""
+    """Pieces of a prompt, in order, that a ranking matches with its end, the question."""
 
     def __init__(self, tokens: int, chunk: int, question: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PromptPieces(Marked):
         self.require_sizes()
 
     def require_sizes(self) -> None:
-        """Raises InputError for a budget that the question fills, or pieces of nothing."""
+        """Raises InputError for a budget that the question fills, or for empty pieces."""
         if min(self.chunk, self.question) < 1 or self.tokens <= self.question:
             raise InputError(
                 "excerpt needs chunk and question of at least 1, and more tokens than the question's, got "
@@ -58,11 +58,11 @@ class PromptPieces(Marked):
             )
 
     def ranking(self) -> PieceRanking:
-        """The measure of how well pieces fit."""
+        """The score for how well pieces match."""
         raise NotImplementedError
 
     def choose(self, prompt: Sequence[int]) -> list[int]:
-        """The places of a prompt that are read; where no piece fits, those of the first and last ones."""
+        """Returns the positions of a prompt that are read; if no piece matches, those of the first and last pieces."""
         found = select(prompt, self.tokens, self.chunk, self.question, self._special, self.ranking())
         if not found.fitting and not self._warned:
             self._warned = True
@@ -71,23 +71,23 @@ class PromptPieces(Marked):
 
 
 class Bm25Pieces(PromptPieces):
-    """The pieces of a prompt that fit its end, the question, by BM25 over tokens and pairs of tokens.
+    """The pieces of a prompt that match its end, the question, by BM25 over tokens and pairs of tokens.
 
     The first piece and special tokens, such as a chat template's, are always read.
 
-    Source: RAPID (Chen et al. 2025, arXiv 2502.20330), whose drafter reads what a retrieval model finds.
+    Source: RAPID (Chen et al. 2025, arXiv 2502.20330), whose drafter reads the results of a retrieval model.
 
     Options:
-        tokens: how many tokens of a prompt are read at most
-        chunk: how many tokens a piece has
-        question: how many tokens at the prompt's end are the question
+        tokens: maximum number of prompt tokens that are read
+        chunk: number of tokens in a piece
+        question: number of tokens at the prompt's end that are the question
     """
 
     def __init__(self, *, tokens: int = 1024, chunk: int = 128, question: int = 128) -> None:
         super().__init__(tokens, chunk, question)
 
     def smaller(self) -> Bm25Pieces:
-        """A copy of three tokens."""
+        """Returns a copy of three tokens."""
         return Bm25Pieces(tokens=3, chunk=1, question=1)
 
     def ranking(self) -> PieceRanking:
@@ -96,15 +96,15 @@ class Bm25Pieces(PromptPieces):
 
 
 class EmbeddedPieces(PromptPieces):
-    """The pieces of a prompt that fit its end, the question, by the cosine between mean embeddings.
+    """The pieces of a prompt that match its end, the question, by the cosine between mean embeddings.
 
     The first piece and special tokens, such as a chat template's, are always read.
 
     Options:
         file: a safetensors file with one tensor, a vector for each of the target's tokens
-        tokens: how many tokens of a prompt are read at most
-        chunk: how many tokens a piece has
-        question: how many tokens at the prompt's end are the question
+        tokens: maximum number of prompt tokens that are read
+        chunk: number of tokens in a piece
+        question: number of tokens at the prompt's end that are the question
     """
 
     def __init__(self, *, file: str, tokens: int = 1024, chunk: int = 128, question: int = 128) -> None:
@@ -113,11 +113,11 @@ class EmbeddedPieces(PromptPieces):
         self._table: Embeddings | None = None
 
     def smaller(self) -> Bm25Pieces:
-        """Three tokens by BM25: a small target's tokens have no vectors in the file."""
+        """Returns a selection of three tokens by BM25, because the file has no vectors for a small target's tokens."""
         return Bm25Pieces(tokens=3, chunk=1, question=1)
 
     def bind(self, target: Target, drafter: Drafter | None = None) -> None:
-        """Reads the file. Raises InputError for one that is none, or of another vocabulary."""
+        """Reads the file. Raises InputError for an invalid file, or one for another vocabulary."""
         super().bind(target, drafter)
         self._table = Embeddings.read(self.file)
         self._table.require(target.vocab_size)
@@ -133,7 +133,7 @@ class Selected(NamedTuple):
     """The part of a prompt that is read."""
 
     places: list[int]
-    """Places of its tokens, ascending."""
+    """Positions of its tokens, ascending."""
     fitting: bool
     """True unless no piece scored above 0."""
 
@@ -141,11 +141,11 @@ class Selected(NamedTuple):
 def select(
     prompt: Tokens, tokens: int, chunk: int, keep: int, special: frozenset[int], ranking: PieceRanking
 ) -> Selected:
-    """The `tokens` tokens of a longer prompt that are read.
+    """Selects the `tokens` tokens of a longer prompt that are read.
 
     These are the last `keep`, the question; the first `chunk`, where a chat template begins; special tokens; then the
-    pieces of `chunk` tokens that score best, while there is room; where none scores above 0, the first and the last
-    pieces in turn.
+    pieces of `chunk` tokens with the highest scores until the budget is used up. If no score is above 0, the first and
+    last pieces are taken alternately.
     """
     end = len(prompt) - keep
     bounds = [(start, min(start + chunk, end)) for start in range(0, end, chunk)]
@@ -159,7 +159,7 @@ def select(
 
 
 def _order(scores: list[float]) -> list[int]:
-    """The pieces, those that fit best first; after them, or where none fits, from both ends inwards."""
+    """Returns the pieces, best match first, followed by pieces without a match, alternately from both ends."""
     fitting = [piece for piece, score in enumerate(scores) if score > 0]
     rest = [piece for piece, score in enumerate(scores) if score <= 0]
     inwards = [rest[i // 2] if i % 2 == 0 else rest[-1 - i // 2] for i in range(len(rest))]

@@ -1,4 +1,4 @@
-"""The selection `specpc`: what a small model attends to at a prompt's end."""
+"""The selection `specpc`: the tokens that a small model attends to at a prompt's end."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from specframe_self.excerpt.selection import Marked
 log = logging.getLogger("specframe.excerpt")
 
 SKIPPED = 1 / 3
-"""Share of a model's layers, the first ones, whose attention is not asked."""
+"""Share of the model's first layers whose attention is not used."""
 
 
 class AttendedTokens(Marked):
     """The tokens of a prompt that a small model attends to at its end, with their neighbours.
 
     The small model reads the whole prompt. A token's score is the largest attention that it gets from the last `window`
-    tokens, whose weights rise from the first to the last, over the heads of all layers from a third on, and then the
-    largest score among `pool` tokens around it. The tokens that score best are read, each with its `neighbours`, and
-    the window and special tokens always.
+    tokens, with weights that increase from the first to the last, over the heads of all layers after the first third;
+    the score is then the maximum over `pool` tokens around it. The tokens with the highest scores are read, each with
+    its `neighbours`. The window and special tokens are always read.
 
     Source: SpecPC (Draft-based Approximate Inference for LLMs, Galim et al. 2025, arXiv 2506.08373).
 
     Options:
-        tokens: how many tokens of a prompt are read at most
-        window: how many of the prompt's last tokens count, 64 at most
-        pool: how many tokens share a score
-        neighbours: how many tokens around a chosen one are read with it, the nearest first
-        drafter: the small model, a drafter `model`; none: the drafter that reads what is chosen
+        tokens: maximum number of prompt tokens that are read
+        window: number of the prompt's last tokens whose attention counts, at most 64
+        pool: number of tokens that share a score
+        neighbours: number of tokens around a chosen one that are read with it, nearest first
+        drafter: the small model, a drafter `model`; none: the drafter that reads the excerpt
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AttendedTokens(Marked):
             _reader(drafter)
 
     def require_sizes(self) -> None:
-        """Raises InputError for a window that cannot be, or that leaves nothing of the budget."""
+        """Raises InputError for an impossible window, or one that uses up the budget."""
         if not 1 <= self.window <= NEWEST_QUERIES:
             raise InputError(f"specpc: the window has 1 to {NEWEST_QUERIES} tokens, not {self.window}")
         if self.tokens <= self.window:
@@ -79,17 +79,17 @@ class AttendedTokens(Marked):
             )
 
     def smaller(self) -> AttendedTokens:
-        """A copy of three tokens, one of them the prompt's last."""
+        """Returns a copy of three tokens, one of them the prompt's last."""
         return AttendedTokens(tokens=3, window=1, pool=1, neighbours=0, drafter=self.drafter)
 
     def untrained(self, vocab: int) -> AttendedTokens:
-        """A copy of three tokens, with a model for a target of `vocab` tokens."""
+        """Returns a copy of three tokens, with a model for a target of `vocab` tokens."""
         small = self.smaller()
         small.drafter = untrained_form(small.drafter, vocab)
         return small
 
     def bind(self, target: Target, drafter: Drafter | None = None) -> None:
-        """Loads the small model. Raises InputError without one, CompositionError where its attention is not shown."""
+        """Loads the small model. Raises InputError without one, CompositionError if its attention is not available."""
         super().bind(target, drafter)
         reader = self.drafter or drafter
         if reader is None:
@@ -108,7 +108,7 @@ class AttendedTokens(Marked):
             ) from None
 
     def choose(self, prompt: Sequence[int]) -> list[int]:
-        """The places of a prompt that are read, ascending."""
+        """Returns the positions of a prompt that are read, ascending."""
         begin = len(prompt) - self.window
         scores = pooled(self._scores(prompt)[:begin], self.pool)
         taken = {*range(begin, len(prompt))}
@@ -122,12 +122,12 @@ class AttendedTokens(Marked):
         return sorted(taken)
 
     def _around(self, place: int, end: int) -> list[int]:
-        """A token before `end`, and its neighbours, the nearest first."""
+        """Returns a token before `end` and its neighbours, nearest first."""
         steps = (0, *(sign * step for step in range(1, self.neighbours + 1) for sign in (-1, 1)))
         return [place + step for step in steps[: self.neighbours + 1] if 0 <= place + step < end]
 
     def _scores(self, prompt: Sequence[int]) -> Tensor:
-        """The score of every token of a prompt; 0 for tokens before the small model's context."""
+        """Returns the score of every token of a prompt; 0 for tokens before the small model's context."""
         assert self._reader is not None, "bind came first"
         cut = max(0, len(prompt) - self._reader.context)
         if cut and not self._warned:
@@ -137,12 +137,12 @@ class AttendedTokens(Marked):
                 len(prompt),
                 cut,
             )
-        known = self._reader.vocab_size - 1  # a model of fewer tokens has its last one in place of the others
+        known = self._reader.vocab_size - 1  # a smaller vocabulary's last token replaces unknown ones
         return pad(self._read([min(token, known) for token in prompt[cut:]]), (cut, 0))
 
     @torch.inference_mode()
     def _read(self, tokens: Sequence[int]) -> Tensor:
-        """The attention to each of the tokens, in a session of their own."""
+        """Returns the attention to each of the tokens, which are read in a separate session."""
         reader = self._reader
         assert reader is not None, "bind came first"
         rows = torch.tensor([[*tokens]], device=reader.device)
@@ -150,12 +150,12 @@ class AttendedTokens(Marked):
         tree, _ = reader.admit(Prompts(rows, torch.full_like(rows[:, 0], len(tokens))))
         reader.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(rows[:, 0]), rows[:, -1]))
         scores = attention(reader.memory(), self.window)
-        reader.open(1, 1)  # keeps no prompt
+        reader.open(1, 1)  # drops the prompt
         return scores.cpu()
 
 
 def _reader(drafter: Drafter) -> Callable[[], LayeredTarget]:
-    """A function that makes a target of the drafter's model. Raises CompositionError for a drafter without a model."""
+    """Returns a function that creates a target of the drafter's model. Raises CompositionError without a model."""
     as_target = reader_of(drafter)
     if as_target is None:
         raise CompositionError(
@@ -166,7 +166,7 @@ def _reader(drafter: Drafter) -> Callable[[], LayeredTarget]:
 
 
 def attention(memory: CommittedMemory, window: int) -> Tensor:
-    """The largest weighted attention to each of a row's tokens from its last ones, over layers and heads: [S]."""
+    """Returns the largest weighted attention to each of a row's tokens from its last, over layers and heads: [S]."""
     count = memory.counts[0]
     queries = memory.queries[:, 0, :, -min(window, count) :]  # [layers, heads, T, D]
     layers, _, voters, _ = queries.shape
@@ -175,8 +175,8 @@ def attention(memory: CommittedMemory, window: int) -> Tensor:
     weight = torch.arange(1, voters + 1, device=queries.device) / voters
     best = torch.zeros(count, device=queries.device)
     for layer in range(int(layers * SKIPPED), layers):
-        keys = memory.keys[layer, 0, :, :count].to(torch.float32)  # [heads of keys, S, D]
-        asking = queries[layer].to(torch.float32).unflatten(0, (len(keys), -1))  # [heads of keys, shared, T, D]
+        keys = memory.keys[layer, 0, :, :count].to(torch.float32)  # [key heads, S, D]
+        asking = queries[layer].to(torch.float32).unflatten(0, (len(keys), -1))  # [key heads, shared, T, D]
         logits = asking @ keys[:, None].transpose(-1, -2)
         shares = logits.masked_fill(hidden, -torch.inf).softmax(-1) * weight[:, None]
         best = torch.maximum(best, shares.flatten(0, 2).amax(0))
@@ -184,6 +184,6 @@ def attention(memory: CommittedMemory, window: int) -> Tensor:
 
 
 def pooled(scores: Tensor, pool: int) -> Tensor:
-    """The largest among `pool` scores around each of [S], with zeros beyond the ends."""
+    """Returns the maximum of the `pool` scores around each of [S]; scores beyond the ends are 0."""
     before = pool // 2
     return max_pool1d(pad(scores, (before, pool - 1 - before))[None], pool, 1)[0]

@@ -1,4 +1,4 @@
-"""Kangaroo's drafter: the target's first layers, and an adapter that makes up for the others."""
+"""Kangaroo's drafter: the target's first layers, and an adapter that replaces the others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 class Kangaroo(NeuralDrafter[Adapter]):
     """The target's first layers with a trained adapter, whose output the target's LM head reads (Liu et al. 2024).
 
-    The layers before the exit run once over every node, and the verification starts above them. The adapter is one
-    attention of the target's kind and two norms; it has keys and values of its own for the committed text, and the
-    exit's features of draft nodes are the target's own, so it is as right on a deep level as in training.
+    The layers before the exit run once over every node, and verification resumes above them. The adapter is one
+    attention of the target's type and two norms, with its own keys and values for the committed text. The exit's
+    features of draft nodes are the target's own, so it is as accurate at deep levels as in training.
 
-    The paper's second exit, to stop after an unsure token, is the tree `threshold` with `least`.
+    The paper's second exit, which stops after an uncertain token, is the tree `threshold` with `least`.
 
     Args:
-        exit: how many of the target's layers run, from the first on, before the adapter (the paper: 2 of 32, 3 of 40).
+        exit: number of the target's layers that run before the adapter, from the first on (the paper: 2 of 32, 3 of
+            40).
         weights: a trained adapter's folder, `zoo://name` or Hub name; none: untrained.
         head: how the adapter's outputs become logits; none: the target's LM head.
     """
@@ -43,24 +44,24 @@ class Kangaroo(NeuralDrafter[Adapter]):
         self._layers: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> Kangaroo:
-        """A copy of this drafter without weights, unbound, for a target of two layers, the first of which drafts."""
+        """Returns an unbound copy without weights, for a target of two layers, the first of which drafts."""
         small = super().untrained(vocab)
         small.exit, small.taps, small._layers = 1, frozenset({"layer.0"}), None
         return small
 
     def build(self, target: NeuralTarget) -> Adapter:
-        """A new adapter for the target."""
+        """Returns a new adapter for the target."""
         return Adapter(target.config, self.exit)
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """Returns the checkpoint fields that must match: the exit, and the target's kind and depth."""
+        """Returns the checkpoint fields that must match: the exit, and the target's type and depth."""
         return {"exit": self.exit, "model_type": config.model_type, "target_layers": config.num_hidden_layers}
 
     def bind(self, target: Target) -> None:
-        """Takes the first layers from the target, and builds or loads the adapter.
+        """Shares the target's first layers, and builds or loads the adapter.
 
         Raises CompositionError for a target that cannot run some of its layers, or has too few; WeightsError for
-        weights that do not fit, all misfits listed.
+        weights that do not fit, with all mismatches.
         """
         model = neural_target(target, self.name)
         if not isinstance(model, LayeredTarget):
@@ -78,7 +79,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
         self._layers = model, chosen
 
     def session(self, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         if self._layers is None:
             raise CompositionError("drafter kangaroo was used before bind(target)")
         target, chosen = self._layers

@@ -1,4 +1,4 @@
-"""The adapter: one attention of the target's kind and two norms, without an MLP."""
+"""The adapter: one attention of the target's type and two norms, without an MLP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """A decoder layer's first half, x + attention(norm(x)), called as the whole layer is."""
+    """A decoder layer's first half, x + attention(norm(x)), with the call signature of a whole layer."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Attention(nn.Module):
         self.self_attn: nn.Module = layer.self_attn
 
     def forward(self, hidden_states: Tensor, **options: Any) -> Tensor:
-        """[B, T, D] -> [B, T, D]; `options` are the attention's."""
+        """Maps [B, T, D] to [B, T, D]; `options` are the attention's."""
         mixed = self.self_attn(self.input_layernorm(hidden_states), **options)
         added: Tensor = mixed[0] if isinstance(mixed, tuple) else mixed
         return hidden_states + added
@@ -34,8 +34,8 @@ class Attention(nn.Module):
 class Adapter(DraftNetwork, nn.Module):
     """Kangaroo's adapter (Liu et al. 2024, as in their code): norm(h + attention(norm(h))), for the target's LM head.
 
-    h is the output of the target's layer `exit - 1`, the exit. The output at a position is the law after the token
-    there, so predictions are of the position whose feature they read: `block` is 0.
+    h is the output of the target's layer `exit - 1`, the exit. The output at a position is the law after the token at
+    that position, so a prediction belongs to the position whose feature it reads: `block` is 0.
     """
 
     block = 0
@@ -56,7 +56,7 @@ class Adapter(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions along texts, one of each entry; tokens have no part in them."""
+        """Returns one prediction per entry along texts; tokens are not used."""
         return Predicted(self(features, positions, mask)[:, :, None])
 
     def forward(

@@ -1,8 +1,7 @@
-"""Decoding a batch: the adapter's keys and values of the committed text, and the draft in the making.
+"""Decoding state of a batch: the adapter's keys and values of the committed text, and the current draft.
 
-An entry of the adapter is the exit's feature of one token. With one attention an entry's key and value depend on that
-entry alone, so nothing committed is ever computed again, and the draft's entries wait for the next commit to
-write over them.
+An entry of the adapter is the exit's feature of one token. With a single attention, an entry's key and value depend on
+that entry alone, so committed entries are never recomputed, and the next commit overwrites those of the draft.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ class Exits(RowSession):
         super().__init__(next(network.parameters()), network.spec, slots, room, spare)
         self.network = network
         self.exits = exits
-        self.rooted = self.visible  # [B, W] which slots hold committed entries, or the root's
-        self._roots: Tensor | None = None  # [B, 1, D], while a draft starts and they are not taken in
+        self.rooted = self.visible  # [B, W], slots that hold committed entries or the root's
+        self._roots: Tensor | None = None  # [B, 1, D], set while a draft starts and they are not yet processed
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Mask of the slots that hold the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
+        """Returns a mask of the slots with the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
         device = self.rooted.device
         return torch.arange(max(counts, default=0), device=device) < tensor_on(device, counts)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches the keys and values of pending entries and, as a draft starts, of the roots after them.
+        """Caches the keys and values of pending entries and, when a draft starts, of the roots after them.
 
-        Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
+        Only the outputs at the roots are used. Before a draft starts there are none, and zeros are returned.
         """
         exits = pending.pairs[-1]
         counts, device = tensor_on(exits.device, pending.held), exits.device
@@ -68,9 +67,9 @@ class Exits(RowSession):
         return Blocks.of_root(root_outputs, (), counts)
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The predictions of the level below each frontier node; the root starts a draft.
+        """Returns the predictions of the level below each frontier node; expanding the root starts a draft.
 
-        Every node's parent but the root's was expanded before.
+        The parent of every node except the root must have been expanded before.
         """
         exits, nodes = self.exits(frontier), frontier.nodes
         if frontier.tree.levels == 0:
@@ -86,13 +85,13 @@ class Exits(RowSession):
         position = origin.position + 1
         outputs = self.network(exits, position, mask[:, None], self.cache)[:, :, None]  # [B, F, 1, D]
         self.draft.append(Blocks(nodes, outputs, (), position, sees))
-        is_root = (nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
+        is_root = (nodes == 0)[..., None, None]  # the root may be requested again together with deeper nodes
         return Predicted(torch.where(is_root, self.draft[0].outputs, outputs))
 
     def _start(self, roots: Tensor) -> Blocks:
-        """The roots, given the exit's features at them, [B, 1, D].
+        """Processes the roots, given the exit's features at them, [B, 1, D].
 
-        Where entries of all rows are pending, one forward takes in both.
+        If entries of all rows are pending, one forward pass processes both.
         """
         self._roots = roots
         self.flush()

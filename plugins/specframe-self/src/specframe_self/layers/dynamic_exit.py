@@ -1,4 +1,4 @@
-"""The target's first layers as its drafter; how many of them, and how long a draft, is chosen by context."""
+"""The target's first layers as its drafter; exit layer and draft length are chosen by context."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ from specframe_self.layers.shadow import ShadowTokens
 
 
 class DEL:
-    """Drafts a chain by the target's first layers: exit and length are those of most tokens per layer in this context.
+    """Drafts a chain by the target's first layers, with the exit and length of most tokens per layer in this context.
 
-    Whenever tokens are committed, the states that verification had after every candidate exit go through the target's
-    final norm and LM head: that exit would have drafted this token. How often it is the committed one, lately, is its
-    acceptance a. The next draft has the exit l and the length d of the largest (1 + a + .. + a^d) / (d l + L), L being
-    the number of layers; length 0, plain decoding, is among them. A draft ends early, before a token that the exit is
-    less confident of than halfway between its confidence where it was right and where it was wrong.
+    When tokens are committed, the states that verification had after every candidate exit go through the target's final
+    norm and LM head, which gives the token that this exit would have drafted. Its acceptance a is the recent share of
+    positions at which this is the committed token. The next draft has the exit l and the length d with the largest (1 +
+    a + .. + a^d) / (d l + L), where L is the number of layers; length 0, plain decoding, is a candidate, too. A draft
+    ends early before a token whose confidence is below the midpoint between the exit's mean confidence where it was
+    right and where it was wrong.
 
-    All of this is known before a token is drawn, so recorded distributions are exact. There is one choice for all rows,
-    by the sum of their expected tokens; each row has statistics of its own, from its first token on. A row's sample
-    depends on the other rows, unless the verifier is `match`.
+    All of this is known before a token is drawn, so recorded distributions are exact. All rows share one choice, by the
+    sum of their expected tokens; each row has its own statistics, starting with its first token. A row's sample depends
+    on the other rows, unless the verifier is `match`.
 
     Options:
-        exits: after how many layers a draft may leave; none: after each but the last. Each costs an LM head for every
-            committed token
-        depth: the longest draft
-        decay: a cycle counts so much of the one after it
-        stopping: whether a draft ends before a token that the exit is not confident of
+        exits: numbers of layers after which a draft may exit; none: every number but the last. Each costs an LM head
+            for every committed token
+        depth: maximum length of a draft
+        decay: weight of a cycle relative to the next one
+        stopping: whether a draft ends before a token of which the exit is not confident
         draw: top (the most probable token) or iid (a draw from the exit's law)
 
     Source: DEL (Entezari Zarch et al. 2025, arXiv 2504.05598).
@@ -85,34 +86,34 @@ class DEL:
             uses_target_layers=True,
         )
         self.choices: Counter[tuple[int, int]] = Counter()
-        """Number of times each exit and length was chosen."""
+        """Number of times that each exit and length was chosen."""
         self._guess: float | None = None
         self._wrap: Callable[[Expand], Expand] = lambda expand: expand
         self._target: LayeredTarget | None = None
         self._shadow: ShadowTokens | None = None
 
     def untrained(self, vocab: int) -> DEL:
-        """A copy for a target of two layers, which drafts from the first cycle on."""
+        """Returns a copy for a target of two layers, which drafts from the first cycle on."""
         small = copy(self)
         small.exits, small._guess = [1], 0.9
         small._target = small._shadow = None
         return small
 
     def smaller(self) -> DEL:
-        """A copy whose drafts have two tokens at most."""
+        """Returns a copy whose drafts have at most two tokens."""
         small = copy(self)
         small.depth = min(self.depth, 2)
         small.promise = replace(self.promise, nodes=small.depth + 1, depth=small.depth)
         return small
 
     def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> DEL:
-        """A copy whose forward passes go through `wrap`: it has no search that is one call."""
+        """Returns a copy whose forward passes go through `wrap`; it has no native search to wrap."""
         seen = copy(self)
         seen._wrap = wrap
         return seen
 
     def bind(self, target: Target) -> None:
-        """Takes the layers from the target. Raises CompositionError for one without such layers, or without an exit."""
+        """Shares the target's layers. Raises CompositionError for a target without such layers, or without an exit."""
         if not isinstance(target, LayeredTarget):
             raise CompositionError("drafter del takes layers from a target that is a transformers model, such as `hf`")
         layers: int = target.config.num_hidden_layers
@@ -129,7 +130,7 @@ class DEL:
         target.request(self.taps)
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session: every row's statistics begin with its first token."""
+        """Begins a session in which every row's statistics start with its first token."""
         self._shadow = None
 
     @property
@@ -143,7 +144,7 @@ class DEL:
 
     @torch.no_grad()
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""
+        """Returns the chain below root [B], as deep as the longest row, with invalid nodes in shorter rows."""
         exit, depth = self.shadow.choose(self.depth)
         self.choices[exit, depth] += 1
         least = self.shadow.thresholds(exit).to(root.device)[:, None]  # [B, 1]
@@ -163,7 +164,10 @@ class DEL:
 
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:
-        """Compares the drafts that every exit would have made with the committed tokens; a prompt's with its answer."""
+        """Compares the tokens that every exit would have drafted with the committed ones.
+
+        A prompt's last states are compared with the first token after it.
+        """
         shadow, target = self.shadow, self._target
         assert target is not None
         states = [committed.features[_tap(exit)] for exit in self._exits]  # [B, M, D] each
@@ -182,7 +186,7 @@ class DEL:
         self.shadow.keep(rows)
 
     def _expand(self, exit: int, frontier: Frontier) -> Proposal:
-        """The exit's logits after frontier nodes [B, F]: [B, F, 1, V]."""
+        """Returns the exit's logits after frontier nodes [B, F]: [B, F, 1, V]."""
         assert self._target is not None
         chosen = LayerChoice.first(exit, self._layers)
         last = self._target.run_layers(chosen, frontier.tree, frontier.nodes)["last"]
@@ -196,17 +200,17 @@ class DEL:
         law = context.sampling.law(logits, growth.tree, node)  # [B, 1, V]
         row = growth.record(law)
         sure = torch.zeros_like(law)
-        sure[..., 0] = 1.0  # where nothing is drafted, nothing is drawn
+        sure[..., 0] = 1.0  # rows without a draft draw nothing
         tokens = context.random.categorical(torch.where(going[..., None], law, sure))
         growth.add(tokens, node, self.draw, valid=going, q_rows=torch.full_like(node, row))
 
 
 def _tap(exit: int) -> str:
-    """The tap of the state after this number of layers."""
+    """Returns the tap of the state after this number of layers."""
     return f"layer.{exit - 1}"
 
 
 def _confidence(logits: Tensor) -> Tensor:
-    """The probability of the likeliest token at temperature 1: [..., V] -> [...]."""
+    """Returns the probability of the most likely token at temperature 1: [..., V] -> [...]."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (wide.amax(-1) - wide.logsumexp(-1)).exp()

@@ -1,4 +1,4 @@
-"""The search for the parts that drafts can do without: random sets, and from time to time a promising one."""
+"""Search for the parts that drafts can skip: random sets, and periodically a promising one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from specframe.plugin import SeededRandom
 from specframe_self.layers.surrogate import expect
 
 BETWEEN = 25
-"""Number of rounds between choices of the set by the scores of the rounds before, SWIFT's value."""
+"""Number of rounds after which a set is chosen by the scores so far; SWIFT's value."""
 KAPPA = 2.5
 """Weight of the standard deviation in the upper confidence bound, SWIFT's value."""
 CANDIDATES = 512
-"""Number of random sets among the candidates, besides the neighbours of the best set."""
+"""Number of random sets among the candidates, in addition to the neighbours of the best set."""
 
 
 class SetSearch:
-    """Tries sets of `count` of n parts, one a round, and remembers the one that scored best.
+    """Tries sets of `count` of n parts, one per round, and keeps the one with the best score.
 
-    The first round tries the set that the search begins with. It ends after `rounds` rounds, after `patience` rounds
-    without a better score, or when a score is above `enough`.
+    The first round tries the initial set. The search ends after `rounds` rounds, after `patience` rounds without a
+    better score, or when a score is above `enough`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SetSearch:
         self.score = 0.0
         """Score of the best set; 0 before the first round."""
         self.scores: list[float] = []
-        """All scores, in the order of the rounds."""
+        """All scores, in the order of rounds."""
         self._count = len(first)
         self._tried: list[Tensor] = []
         self._limits = rounds, patience, enough
@@ -48,7 +48,7 @@ class SetSearch:
         return len(self.scores) >= rounds or self._since >= patience or self.score > enough
 
     def next(self) -> Tensor:
-        """The set to try now, [n] bool; its score must be given to `record`."""
+        """Returns the next set to try, [n] bool; its score must be given to `record`."""
         if not self.scores:
             chosen = self.best
         elif len(self.scores) % BETWEEN == 0:
@@ -59,7 +59,7 @@ class SetSearch:
         return chosen
 
     def record(self, score: float) -> None:
-        """The score of the set that is being tried."""
+        """Records the score of the set that was tried."""
         self._since += 1
         if not self.scores or score > self.score:
             self.best, self.score, self._since = self._tried[-1], score, 0
@@ -73,14 +73,14 @@ class SetSearch:
         return candidates[(mean + KAPPA * deviation).argmax()]
 
     def _draw(self, sets: int) -> Tensor:
-        """Random sets, [sets, n] bool."""
+        """Draws random sets, [sets, n] bool."""
         parts = len(self.best)
         drawn = self._random.without_replacement(torch.ones(1, sets, parts, dtype=torch.float64), self._count)[0]
         return torch.zeros(sets, parts, dtype=torch.bool).scatter(1, drawn, torch.ones_like(drawn, dtype=torch.bool))
 
 
 def neighbours(chosen: Tensor) -> Tensor:
-    """The sets of the same size that differ from one [n] in a single part: [k (n - k), n] bool."""
+    """Returns the sets of equal size that differ from one set [n] in a single part: [k (n - k), n] bool."""
     inside, outside = chosen.nonzero()[:, 0], (~chosen).nonzero()[:, 0]
     away, in_place = torch.cartesian_prod(inside, outside).reshape(-1, 2).unbind(1)
     found = chosen.repeat(len(away), 1)

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 
 GUESS = 1.0
-"""Number of positions that the guess of an exit's acceptance is worth."""
+"""Weight, in positions, of the assumed acceptance of an exit."""
 MARGIN = 1e-9
-"""A draft must be better than none by this share: below it is rounding."""
+"""Minimum relative advantage of a draft over none; smaller differences are rounding errors."""
 
 
 class ShadowTokens:
-    """Statistics of candidate exits, row by row: how often an exit's likeliest token is the one that was committed.
+    """Statistics of candidate exits by row: how often an exit's most likely token is the committed one.
 
-    A cycle counts `decay` times as much as the one after it. Nothing is drafted to find out: the target computed the
+    The weight of a cycle is `decay` times that of the next one. No drafts are needed, because the target computed the
     states of all layers at these positions anyway.
     """
 
     def __init__(self, exits: Sequence[int], layers: int, decay: float, guess: float | None = None) -> None:
-        """Begins with no rows; `guess` is the acceptance that an exit begins with; None: its share of the layers.
+        """Starts with no rows; `guess` is the initial acceptance of an exit; None: its share of the layers.
 
-        With the default, a draft of one token neither gains nor loses, whatever the exit.
+        With the default, a draft of one token neither gains nor loses at any exit.
         """
         self.exits = tuple(exits)
         self.layers = layers
@@ -31,14 +31,14 @@ class ShadowTokens:
         self._depth = torch.tensor(self.exits, dtype=torch.float64)  # [E]
         self._guess = self._depth / layers if guess is None else torch.full_like(self._depth, guess)
         self._sums = torch.zeros(0, 4, len(self.exits), dtype=torch.float64)
-        """Decayed counts and confidences: matches, positions, confidence in matches, and in the others [R, 4, E]."""
+        """Decayed sums: matches, positions, confidence in matches, and confidence in the others [R, 4, E]."""
 
     def join(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
         """Observes the first positions of new rows, which follow the others; shapes as in `observe`."""
         self._sums = torch.cat([self._sums, _sums(matched, confidence, count)])
 
     def observe(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
-        """Takes in the first `count` [R] of a cycle's positions: `matched` [R, M, E] bool, `confidence` [R, M, E]."""
+        """Observes the first `count` [R] of a cycle's positions: `matched` [R, M, E] bool, `confidence` [R, M, E]."""
         self._sums = self.decay * self._sums + _sums(matched, confidence, count)
 
     def keep(self, rows: Tensor) -> None:
@@ -51,10 +51,10 @@ class ShadowTokens:
         return (self._sums[:, 0] + GUESS * self._guess) / (self._sums[:, 1] + GUESS)
 
     def thresholds(self, exit: int) -> Tensor:
-        """The confidence of the exit below which its token is rather wrong, by row, [R] float64, on the host.
+        """Returns the exit's confidence below which its token is more likely wrong, by row, [R] float64, on the host.
 
-        That is halfway between its mean confidence where it was right and where it was wrong; 0 where one of them is
-        not known.
+        This is the midpoint between its mean confidence where it was right and where it was wrong; 0 if one of them is
+        unknown.
         """
         matches, positions, right, wrong = self._sums[:, :, self.exits.index(exit)].unbind(1)
         misses = positions - matches
@@ -63,9 +63,9 @@ class ShadowTokens:
         return torch.where(known, middle, 0.0)
 
     def choose(self, depth: int) -> tuple[int, int]:
-        """The exit and the draft length, from 0 to `depth`, of most tokens per layer for all rows together.
+        """Returns the exit and draft length, from 0 to `depth`, with the most tokens per layer for all rows together.
 
-        Length 0 is plain decoding: no draft is better.
+        Length 0 is plain decoding, if no draft is better.
         """
         found = tokens_per_layer(self.acceptance, self.exits, self.layers, depth)  # [E, depth + 1]
         if float(found.max()) <= (1 + MARGIN) * float(found[0, 0]):
@@ -77,8 +77,8 @@ class ShadowTokens:
 def tokens_per_layer(acceptance: Tensor, exits: Sequence[int], layers: int, depth: int) -> Tensor:
     """Returns the gain of rows with acceptance [R, E] from drafts of 0 to `depth` tokens, by exit: [E, depth + 1].
 
-    A cycle with drafts of d tokens at an exit after l of L layers is expected to commit 1 + a + .. + a^d tokens a row,
-    and runs d l + L layers: DEL's TPL, summed over the rows that draft together.
+    A cycle with drafts of d tokens at an exit after l of L layers is expected to commit 1 + a + .. + a^d tokens per
+    row, and runs d l + L layers: DEL's TPL, summed over the rows that draft together.
     """
     lengths = torch.arange(depth + 1, dtype=acceptance.dtype)
     tokens = (acceptance[..., None] ** lengths).cumsum(-1).sum(0)  # [E, depth + 1]
@@ -87,7 +87,7 @@ def tokens_per_layer(acceptance: Tensor, exits: Sequence[int], layers: int, dept
 
 
 def _sums(matched: Tensor, confidence: Tensor, count: Tensor) -> Tensor:
-    """Returns the sums of the first `count` [R] positions: [R, 4, E], on the host."""
+    """Returns the sums over the first `count` [R] positions: [R, 4, E], on the host."""
     real = (torch.arange(matched.shape[1], device=count.device) < count[:, None])[..., None]  # [R, M, 1]
     right = real & matched
     sure = confidence.double()

@@ -1,4 +1,4 @@
-"""The target without some of its attentions and MLPs as its drafter; which they are is searched while decoding."""
+"""The target without some of its attentions and MLPs as its drafter; a search while decoding chooses them."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ log = logging.getLogger("specframe.swift")
 
 
 class SWIFT:
-    """Drafts by the target without some attentions and MLPs, and searches between cycles which of them to skip.
+    """Drafts by the target without some attentions and MLPs, and searches between cycles for those to skip.
 
     Once a row has `window` generated tokens, every `interval`-th cycle tries another set: it runs over the last
-    `window` tokens, and its score is the share of them that it would have drafted, its matchness. The best set so far
-    drafts. Most sets are random; every 25th is chosen by the scores of those before (Bayesian optimisation). The search
-    goes on from request to request until it ends; then nothing more is spent on it.
+    `window` tokens, and its score, the matchness, is the share of these tokens that it would have drafted. The best set
+    so far drafts. Most sets are random; every 25th is chosen by the scores of earlier ones (Bayesian optimisation). The
+    search continues across requests until it ends, after which it costs nothing.
 
-    A set is chosen between two drafts, so recorded distributions are exact. It is one for all rows, and depends on all
-    of them and on earlier requests, and so does a row's sample, unless the verifier is `match`.
+    A set is chosen between two drafts, so recorded distributions are exact. All rows share one set, which depends on
+    all of them and on earlier requests, and so does a row's sample, unless the verifier is `match`.
 
     Options:
-        ratio: the share of the attentions and MLPs that is skipped, of those that may be
-        ends: the number of first and of last layers that always run whole; fewer where no layer lies between
-        window: how many generated tokens a set is tried on
-        interval: how many cycles lie between two sets
-        rounds: the number of sets after which the search ends
-        patience: the number of sets without a better one after which it ends
-        enough: the matchness above which it ends
+        ratio: share of the attentions and MLPs that is skipped, of those that may be skipped
+        ends: number of first and of last layers that always run whole; fewer if no layer lies between
+        window: number of generated tokens on which a set is tried
+        interval: number of cycles between two sets
+        rounds: number of sets after which the search ends
+        patience: number of sets without a better one after which the search ends
+        enough: matchness above which the search ends
 
-    Source: SWIFT (Xia et al. 2025, arXiv 2410.06916). Its confidence-aware drafting is a tree policy: `threshold`.
+    Source: SWIFT (Xia et al. 2025, arXiv 2410.06916). Its confidence-aware drafting is the tree policy `threshold`.
     """
 
     taps: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ class SWIFT:
         self._begin()
 
     def untrained(self, vocab: int) -> SWIFT:
-        """A copy for a target of two layers: it tries a set in every cycle, and every session begins afresh."""
+        """Returns a copy for a target of two layers that tries a set in every cycle; sessions start new searches."""
         small = copy(self)
         small.ends, small.window, small.interval, small.enough = 0, 1, 1, 1.0
         small._forgets, small._target = True, None
@@ -89,7 +89,7 @@ class SWIFT:
         return small
 
     def bind(self, target: Target) -> None:
-        """Takes the layers from the target, and begins the search.
+        """Shares the target's layers, and begins the search.
 
         Raises CompositionError for a target without such layers, or with too few of them for the ratio.
         """
@@ -109,41 +109,41 @@ class SWIFT:
         self._target, self._layers = target, layers
         self.search = self._fresh()
         target.check_layers(self.chosen)
-        for part in self._parts[:2]:  # an attention alone, and an MLP alone, which other sets leave out
+        for part in self._parts[:2]:  # an attention alone and an MLP alone can be left out if other sets can
             target.check_layers(self._without(torch.tensor([other == part for other in self._parts])))
 
     @property
     def chosen(self) -> LayerChoice:
-        """The layers that draft now."""
+        """The layers that currently draft."""
         return self._without(self.search.best)
 
     @property
     def skip(self) -> dict[str, list[int]]:
-        """The found set as the option `skip` of the drafter `self`, for decoding without a search."""
+        """The best set as the option `skip` of the drafter `self`, for decoding without a search."""
         left_out = [part for part, out in zip(self._parts, self.search.best.tolist(), strict=True) if out]
         return {name: [layer for part, layer in left_out if part == name] for name in ("attention", "mlp")}
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session. The search goes on."""
+        """Begins a session. The search continues."""
         self._begin()
         if self._forgets and self._target is not None:
             self.search = self._fresh()
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy. Raises CompositionError without one."""
+        """Returns a draft below root [B], grown by the tree policy. Raises CompositionError without one."""
         if tree is None:
             raise CompositionError("drafter swift needs a tree policy, such as threshold, chain or dynamic")
         return tree.grow(self.expand, root, context)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits of the level below each frontier node."""
+        """Returns the logits of the level below each frontier node."""
         target = self._bound()
         last = target.run_layers(self.chosen, frontier.tree, frontier.nodes)["last"]  # [B, F, D]
         return Proposal(target.head(last)[:, :, None])
 
     def commit(self, committed: Committed) -> None:
-        """Takes the tokens in, and tries a set on them if it is time to."""
+        """Appends the tokens, and tries a set on them if it is due."""
         self._text.commit(committed)
         if committed.prompt is not None:
             self._prompt = torch.cat([self._prompt.to(committed.count.device), committed.prompt.count])
@@ -163,7 +163,7 @@ class SWIFT:
         self._cycles = 0
 
     def _fresh(self) -> SetSearch:
-        """A search that begins with every other layer skipped, as SWIFT's does."""
+        """Returns a search that begins with every other layer skipped, as SWIFT's does."""
         odd_first = sorted(range(len(self._parts)), key=lambda place: (self._parts[place][1] % 2 == 0, place))
         return SetSearch(
             len(self._parts),
@@ -187,13 +187,13 @@ class SWIFT:
             log.info("the search has ended with matchness %.3f; skip: %s", self.search.score, self.skip)
 
     def _matchness(self, chosen: LayerChoice, tokens: Tensor, ready: Tensor) -> float:
-        """The share of tokens 1 .. W of [B, W + 1] that these layers would have drafted, in the rows [B] that count."""
+        """Returns the share of tokens 1 .. W of [B, W + 1] that these layers would draft, in `ready` rows [B]."""
         target = self._bound()
         drafted = target.head(target.replay_layers(chosen, tokens[:, :-1])).argmax(-1)  # [B, W]
         return float((drafted == tokens[:, 1:])[ready].double().mean())
 
     def _without(self, left_out: Tensor) -> LayerChoice:
-        """Returns all layers but these parts, [n] bool."""
+        """Returns all layers except these parts, [n] bool."""
         out = {part for part, is_out in zip(self._parts, left_out.tolist(), strict=True) if is_out}
         attention, mlp = ({layer for part, layer in out if part == name} for name in ("attention", "mlp"))
         return LayerChoice.without(self._layers, attention, mlp)

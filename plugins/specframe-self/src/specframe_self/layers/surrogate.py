@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 NOISE = 0.1
-"""The variance of a score's noise, as a share of that of the scores."""
+"""Variance of a score's noise, relative to the variance of the scores."""
 
 
 def expect(tried: Tensor, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the deviation of the scores of other sets [C, n], given those [m] of sets that were tried [m, n].
+    """Returns mean and deviation of the scores of other sets [C, n], given scores [m] of tried sets [m, n].
 
-    Sets are rows of zeros and ones. The kernel is Matern's with 5/2; its length is that of two sets which differ in a
-    quarter of the parts.
+    Sets are rows of zeros and ones. The kernel is Matern's with 5/2; its length scale is the distance of two sets which
+    differ in a quarter of the parts.
     """
     middle, spread = scores.mean(), scores.std(unbiased=False).clamp(min=1e-6)
     known = kernel(tried, tried) + NOISE * torch.eye(len(tried), dtype=scores.dtype)
@@ -28,7 +28,7 @@ def expect(tried: Tensor, scores: Tensor, others: Tensor) -> tuple[Tensor, Tenso
 
 
 def kernel(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the similarity of the scores of two families of sets [m, n] and [k, n]: [m, k], 1 for the same set."""
+    """Returns the similarity of the scores of two lists of sets [m, n] and [k, n]: [m, k], 1 for equal sets."""
     differing = first.sum(1)[:, None] + second.sum(1) - 2 * first @ second.T
     distance = sqrt(5) * (differing.clamp(min=0) / (first.shape[1] / 4)).sqrt()
     return (1 + distance + distance.square() / 3) * (-distance).exp()

@@ -1,4 +1,4 @@
-"""LongSpec's drafter: constant memory of its own, and the target's memory for what lies far back."""
+"""LongSpec's drafter: constant memory of its own, and the target's memory for distant tokens."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from specframe.plugin import Head, NeuralTarget, Target
 
 MARK = "post_cross_attention_layernorm.weight"
-"""Name of a tensor that LongSpec's drafters alone have."""
+"""Name of a tensor that only LongSpec's drafters have."""
 
 
 class LongSpec(NeuralDrafter[LongNetwork]):
-    """The drafter of Yang et al. 2025 (LongSpec), after GLIDE's: one block over the embeddings of tokens.
+    """The drafter of Yang et al. 2025 (LongSpec), based on GLIDE's: one block over the embeddings of tokens.
 
     Its self-attention sees the newest `window` tokens, so its own memory is constant. Its cross-attention reads the
-    keys and values that the target's last layer has of all committed tokens, where they stand; those of a draft's own
-    tokens it never sees, and training hides those of the last 0 to 3. Embedding and LM head are the target's, and no
-    norm stands before the head.
+    keys and values of all committed tokens in the target's last layer, without copying them. It never sees those of a
+    draft's tokens, and training therefore hides those of the last 0 to 3 tokens. Embedding and LM head are the
+    target's, without a norm before the head.
 
     Args:
-        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Published ones load as they are,
-            once they are safetensors.
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Published ones load unchanged
+            once they are converted to safetensors.
         head: how its outputs become logits; none: the target's own head.
-        window: how many of the newest tokens its self-attention sees.
+        window: number of newest tokens that its self-attention sees.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -51,12 +51,12 @@ class LongSpec(NeuralDrafter[LongNetwork]):
         self.promise = Promise(uses_target_layers=True, window=window)
 
     def build(self, target: NeuralTarget) -> LongNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         assert self.window is not None
         return LongNetwork(target.config, self.window.recent, LastLayer(target))
 
     def load(self, target: NeuralTarget, weights: str) -> LongNetwork:
-        """The network of a checkpoint, ours or a published one."""
+        """Loads the network of a checkpoint, ours or a published one."""
         if "format" in checkpoint.read_config(weights):
             return super().load(target, weights)
         names = checkpoint.shapes(weights)
@@ -66,7 +66,7 @@ class LongSpec(NeuralDrafter[LongNetwork]):
         return network
 
     def bind(self, target: Target) -> None:
-        """Builds the network, or loads it. Raises CompositionError for a target that does not show its keys."""
+        """Builds or loads the network. Raises CompositionError for a target whose keys are not available."""
         model = neural_target(target, self.name)
         if not isinstance(model, LayeredTarget):
             raise CompositionError(
@@ -79,13 +79,13 @@ class LongSpec(NeuralDrafter[LongNetwork]):
         self._memory = model.memory
 
     def session(self, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         assert self.window is not None
         return LongSession(self.decoding, self.target.embed, self._memory, self.window, slots, room)
 
 
 def published(network: LongNetwork, prefix: str, names: Any) -> nn.Module:
-    """The network under the published names: its cross-attention has maps for keys and values that nothing reads."""
+    """Returns the network under the published names, whose cross-attention has unused maps for keys and values."""
     module, crossed = nn.Module(), nn.Module()
     for name, part in network.named_children():
         module.add_module(name, part)

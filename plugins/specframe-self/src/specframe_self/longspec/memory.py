@@ -1,4 +1,4 @@
-"""The keys and values of a target's last layer: of what is committed, and of texts in training."""
+"""Keys and values of a target's last layer: of committed tokens, and of texts in training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class LastLayer:
-    """Makes the last layer's keys and values of its inputs, the tap `layer.K` of the layer before it.
+    """Computes the last layer's keys and values from its inputs, the tap `layer.K` of the layer before it.
 
-    The target's own modules make them, so it is not copied with a network.
+    It uses the target's modules, so it is not copied together with a network.
     """
 
     def __init__(self, target: NeuralTarget) -> None:
@@ -32,9 +32,9 @@ class LastLayer:
 
     @torch.no_grad()
     def __call__(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values [B, heads of keys, n, d] of the layer's inputs [B, n, D] at positions [B, n].
+        """Returns the keys and values [B, key heads, n, d] of the layer's inputs [B, n, D] at positions [B, n].
 
-        Raises CompositionError for a layer that does not make them as Llama's and its kin's do.
+        Raises CompositionError for a layer that does not compute them as Llama and related models do.
         """
         model: Any = getattr(self._target, "model", None)
         decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else None

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from specframe.neural import State
 
 UNVERIFIED = 4
-"""Most tokens before an entry whose keys of the target training hides: in a draft they are not verified yet."""
+"""Maximum number of tokens before an entry whose target keys training hides; in a draft they are not verified yet."""
 
 
 @dataclass(frozen=True)
 class SeenKeys:
-    """Keys and values that T entries see, as far as a mask shows them, and the entries' positions among them."""
+    """Keys and values that T entries see according to a mask, and the entries' positions."""
 
-    keys: Tensor  # [B, heads of keys, S, d], rotated
-    values: Tensor  # [B, heads of keys, S, d]
+    keys: Tensor  # [B, key heads, S, d], rotated
+    values: Tensor  # [B, key heads, S, d]
     mask: Tensor  # [B or 1, T, S] bool
     positions: Tensor  # [B, T] int64
 
 
 class LongAttention(nn.Module):
-    """The maps of one attention; the keys and values of a crossed one are the target's."""
+    """The maps of one attention; for cross-attention, keys and values are the target's."""
 
     def __init__(self, config: PretrainedConfig, *, crossed: bool) -> None:
         super().__init__()
@@ -52,15 +52,15 @@ class LongAttention(nn.Module):
                 nn.init.zeros_(part.bias)
 
     def heads(self, x: Tensor) -> Tensor:
-        """The heads of a map's outputs: [B, T, heads * d] -> [B, heads, T, d]."""
+        """Splits a map's outputs into heads: [B, T, heads * d] -> [B, heads, T, d]."""
         return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
     def forward(self, x: Tensor, seen: SeenKeys, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """The mixed values, [B, T, D] -> [B, T, D]; `turn` are the cosines and sines of the entries' positions."""
+        """Returns the attention's output, [B, T, D] -> [B, T, D]; `turn` has cosines and sines of the positions."""
         queries = turned(self.heads(self.q_proj(x)), *turn)  # [B, heads, T, d]
         batch, heads, count, _ = queries.shape
         groups = seen.keys.shape[1]
-        queries = queries.reshape(batch, groups, -1, self.size)  # [B, G, Q T, d], Q queries of a head of keys
+        queries = queries.reshape(batch, groups, -1, self.size)  # [B, G, Q T, d], Q queries per key head
         scores = queries @ seen.keys.to(queries.dtype).transpose(2, 3) * self.size**-0.5
         hidden = ~seen.mask[:, None].repeat(1, 1, heads // groups, 1)  # [B or 1, 1, Q T, S]
         shares = scores.masked_fill(hidden, -torch.inf).softmax(-1).to(queries.dtype)
@@ -70,19 +70,19 @@ class LongAttention(nn.Module):
 
 
 class LongNetwork(DraftNetwork, nn.Module):
-    """One block over the embeddings of tokens, its weights under the published names; no norm follows.
+    """One block over the embeddings of tokens, with the published weight names; no norm follows.
 
-    Entry i is token i + 1, at position i + 1. It attends to the newest `window` entries, and by queries of its own to
+    Entry i is token i + 1, at position i + 1. It attends to the newest `window` entries, and with separate queries to
     the keys and values of the target's last layer, of verified tokens alone.
 
     Args:
         config: of the target.
-        window: how many entries the first attention sees, the entry itself included.
-        source: what makes the keys and values of the target's last layer of training texts.
+        window: number of entries that the first attention sees, including the entry itself.
+        source: computes the keys and values of the target's last layer for training texts.
     """
 
     count = 1
-    """Decoder layers: the block is one."""
+    """Number of decoder layers."""
 
     def __init__(self, config: PretrainedConfig, window: int, source: LastLayer) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class LongNetwork(DraftNetwork, nn.Module):
 
     @property
     def layer(self) -> LongNetwork:
-        """The block, which is all there is."""
+        """The block, which is the only layer."""
         return self
 
     @property
@@ -112,29 +112,29 @@ class LongNetwork(DraftNetwork, nn.Module):
         return int(self.config.hidden_size)
 
     def start(self, batch: int) -> State:
-        """The state before the first entry: none."""
+        """Returns the state before the first entry, which is empty."""
         return ()
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The block's inputs: the embeddings themselves."""
+        """Returns the embeddings unchanged, which are the block's inputs."""
         return pairs, state
 
     def features(self, outputs: Tensor) -> Tensor:
-        """Returns the outputs; nothing is fed back."""
+        """Returns the outputs; they are not fed back."""
         return outputs
 
     def predicted(self, outputs: Tensor) -> Predicted:
-        """The outputs as predictions: [B, n, K, D]."""
+        """Returns the outputs as predictions: [B, n, K, D]."""
         return Predicted(outputs)
 
     def remember(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values of entries [B, T, D] at positions [B, T]: [B, heads of keys, T, d] each."""
+        """Returns the keys and values of entries [B, T, D] at positions [B, T]: [B, key heads, T, d] each."""
         normed, attention = self.input_layernorm(x), self.self_attn
         keys = turned(attention.heads(attention.k_proj(normed)), *self.turn(x, positions))
         return keys, attention.heads(attention.v_proj(normed))
 
     def forward(self, x: Tensor, own: SeenKeys, memory: SeenKeys) -> Tensor:
-        """The LM head's inputs of entries, [B, T, D]: `own` are the drafter's entries, `memory` the target's."""
+        """Returns the LM head's inputs of entries, [B, T, D]; `own`: the drafter's entries, `memory`: the target's."""
         x = x + self.self_attn(self.input_layernorm(x), own, self.turn(x, own.positions))
         normed = self.post_self_attention_layernorm(x)
         x = x + self.cross_attn(normed, memory, self.turn(x, memory.positions))
@@ -144,10 +144,10 @@ class LongNetwork(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions along texts, given the inputs [B, n, D] of the target's last layer.
+        """Returns the predictions along texts, given the inputs [B, n, D] of the target's last layer.
 
         In training the keys of the 0 to 3 tokens before an entry are hidden, as in a draft of that depth. Raises
-        CompositionError for a mask: versions of a text would need keys of their own.
+        CompositionError for a mask, because versions of a text would need separate keys.
         """
         if mask is not None:
             raise CompositionError("drafter longspec is trained along single texts: use the rollout teacher-forced")
@@ -160,16 +160,16 @@ class LongNetwork(DraftNetwork, nn.Module):
         entry = torch.arange(length, device=device)
         apart = entry[:, None] - entry  # [n, n]
         near = ((apart >= 0) & (apart < self.window))[None]
-        verified = ((apart >= hidden) | ((entry == 0) & (apart >= 0)))[None]  # a first entry sees something
+        verified = ((apart >= hidden) | ((entry == 0) & (apart >= 0)))[None]  # a first entry sees itself
         own = SeenKeys(*self.remember(x, positions + 1), near, positions + 1)
         memory = SeenKeys(*self.source(features, positions), verified, positions + 1)
         return self.predicted(self(x, own, memory)[:, :, None])
 
     def turn(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions [B, T], for heads: [B, 1, T, d] each."""
+        """Returns cosines and sines of positions [B, T], for heads: [B, 1, T, d] each."""
         cos, sin = (part[:, None].to(like.dtype) for part in rotation(self._rotary[0], like, positions))
         return cos, sin
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """Raises CompositionError: a session needs the target's keys, which the drafter gives it."""
+        """Raises CompositionError: a session needs the target's keys, which only the drafter can provide."""
         raise CompositionError("a session of longspec reads the target's keys: open the drafter's own")

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class LongSession(FeatureSession):
-    """The decoding state of a session's rows: entries of the newest tokens, and drafts that see the target's memory.
+    """Decoding state of a session's rows: entries of the newest tokens, and drafts that see the target's memory.
 
-    An entry's keys and values follow from its token alone. So committed tokens are cached without a pass through the
-    block, and the root is the first node of a draft. The target's keys and values are read where they stand.
+    An entry's keys and values depend on its token alone. Committed tokens are therefore cached without a pass through
+    the block, and the root is the first node of a draft. The target's keys and values are read in place.
 
     Args:
         network: the drafter's.
         embed: the target's token embedding, [..] -> [.., D].
-        memory: the target's keys and values of what is committed.
-        window: what drafts see of the drafter's own entries.
-        slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most.
+        memory: the target's keys and values of the committed tokens.
+        window: the drafter's own entries that drafts see.
+        slots: maximum number of rows.
+        room: maximum number of positions of a row.
     """
 
     network: Any
@@ -42,24 +42,24 @@ class LongSession(FeatureSession):
         slots: int,
         room: int,
     ) -> None:
-        block: Any = network  # it has what a session of one layer asks, and masks of no kind
+        block: Any = network  # it provides what a session of one layer uses, and no masks
         super().__init__(block, embed, slots, room=room)
         self.limit(window)
         self._memory = memory
-        self._seen: tuple[Tensor, Tensor, Tensor] | None = None  # keys and values [B, heads of keys, S, d], counts [B]
+        self._seen: tuple[Tensor, Tensor, Tensor] | None = None  # keys and values [B, key heads, S, d], counts [B]
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the tokens' embeddings, [B, M, D]."""
         return (self.embed(entries[0]),)
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches the keys and values of pending tokens; the root's outputs are made when a draft begins."""
+        """Caches the keys and values of pending tokens; the root's outputs are computed when a draft begins."""
         x = pending.pairs[0]
         self.cache.update(*self.network.remember(x, self.aim_after(pending, x.shape[1])), 0)
         return Blocks.of_root(torch.zeros_like(x[:, :1]), (), tensor_on(x.device, pending.held))
 
     def expand(self, frontier: Frontier) -> Predicted:
-        """The predictions of the level below each frontier node; the root, which starts a draft, sees its own entry."""
+        """Returns the predictions below each frontier node; the root, which starts a draft, sees its own entry."""
         if frontier.tree.levels == 0:
             self.flush()
             del self.draft[1:]
@@ -71,22 +71,22 @@ class LongSession(FeatureSession):
         return super().expand(frontier)
 
     def _look(self, dtype: torch.dtype) -> None:
-        """Takes a view of what the target has committed."""
+        """Refreshes the view of the target's committed keys and values."""
         memory = self._memory()
         most = max(memory.counts)
         keys, values = (part[-1][:, :, :most].to(dtype) for part in (memory.keys, memory.values))
         self._seen = keys, values, memory.count
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """The tokens' embeddings; nothing is fed back."""
+        """Returns the tokens' embeddings; nothing is fed back."""
         return self.embed(tokens)
 
     def _ask(self, queries: Any, slots: int | Tensor, first: int = 0) -> Tensor:
-        """The block's outputs of draft nodes, [B, T, D]."""
+        """Returns the block's outputs at draft nodes, [B, T, D]."""
         return self._along(queries.inputs, queries.positions, queries.mask, slots)
 
     def _along(self, x: Tensor, positions: Tensor, mask: Tensor, slots: int | Tensor) -> Tensor:
-        """The block's outputs [B, T, D] of entries at these positions of the window, written at these slots."""
+        """Returns the block's outputs [B, T, D] of entries at these positions of the window, written to these slots."""
         assert self._seen is not None
         width = mask.shape[2]
         self.reserve(width)

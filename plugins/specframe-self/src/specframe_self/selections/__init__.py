@@ -1,1 +1,1 @@
-"""KV selections, the committed tokens that a draft sees."""
+"""KV selections: the committed tokens that a draft sees."""

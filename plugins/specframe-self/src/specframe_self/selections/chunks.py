@@ -1,4 +1,4 @@
-"""KV selections: the chunks of the text whose keys fit the newest query best."""
+"""KV selections: the chunks of the text whose keys match the newest query best."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from specframe_self.selections.ranking import Ranking
 
 
 class KeyChunks:
-    """The first chunk, the newest tokens, and for each head of keys the chunks that the newest query looks at.
+    """The first chunk, the newest tokens, and for each key head the chunks that the newest query attends to.
 
-    A chunk's score is the product of the mean of its keys and the queries of the last processed token, added up over
-    the heads that share the keys (TriForce, Sun et al. 2024, arXiv 2404.11912, Section 4.1, in which heads share
-    none). Tokens that come after a choice take the place of the chunks ranked last.
+    A chunk's score is the product of the mean of its keys and the queries of the last processed token, summed over the
+    heads that share the keys (TriForce, Sun et al. 2024, arXiv 2404.11912, Section 4.1, where heads share no keys).
+    Tokens that come after a choice replace the chunks ranked last.
 
     Options:
-        budget: the most tokens that are seen
-        chunk: tokens of a chunk
-        recent: how many of the newest tokens are seen whatever their scores, at least
-        every: after how many tokens chunks are chosen anew
+        budget: maximum number of tokens that are seen
+        chunk: number of tokens in a chunk
+        recent: minimum number of newest tokens that are always seen
+        every: number of tokens after which chunks are chosen again
     """
 
     per_head = queries = True
@@ -37,14 +37,14 @@ class KeyChunks:
         self.budget, self.chunk, self.recent, self.every = budget, chunk, recent, every
         self._slots = 0
         self._ranking, self._means = Ranking(chunk, budget), MeanKeys(chunk)
-        self._chosen: list[int] = []  # committed tokens of each row when it was ranked last
+        self._chosen: list[int] = []  # committed tokens of each row at its last ranking
 
     def smaller(self) -> KeyChunks:
-        """A copy that chooses single tokens: the first one, one that is attended to, and one or two of the newest."""
+        """Returns a copy that chooses single tokens: the first, one attended to, and one or two of the newest."""
         return KeyChunks(budget=4, chunk=1, recent=1, every=1)
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session of at most `slots` rows; forgets earlier ones."""
+        """Begins a session of at most `slots` rows; drops earlier ones."""
         self._slots = slots
         self._ranking.clear()
         self._means.clear()
@@ -61,16 +61,16 @@ class KeyChunks:
         begins = [max(0, memory.counts[row] - self.recent) // self.chunk * self.chunk for row in due]
         queries = memory.queries[:, [row - first for row in due], :, -1]  # [layers, R, heads, D]
         wanted = [begin // self.chunk for begin in begins]
-        means = self._means.of(memory, due, wanted, self._slots)  # [layers, R, heads of keys, C, D]
+        means = self._means.of(memory, due, wanted, self._slots)  # [layers, R, key heads, C, D]
         asking = queries.unflatten(2, (means.shape[2], -1)).sum(3)
-        scores = (means @ asking[..., None])[..., 0]  # [layers, R, heads of keys, C]
+        scores = (means @ asking[..., None])[..., 0]  # [layers, R, key heads, C]
         scores[..., :1] = torch.inf
         self._ranking.put(due, scores, begins, self._slots)
         for row in due:
             self._chosen[row] = memory.counts[row]
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
-        """The slots of the best chunks as they were ranked last, and those of all newer tokens."""
+        """Returns the slots of the best chunks at the last ranking, and those of all newer tokens."""
         return self._ranking.choose(memory)
 
     def keep(self, rows: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Means of the keys of a text's pieces, each computed once."""
+"""Mean keys of a text's pieces, each computed once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specframe.plugin import CommittedMemory
 
 
 class MeanKeys:
-    """The mean key of every whole piece of the rows' texts, for each layer and head of keys.
+    """The mean key of every whole piece of the rows' texts, for each layer and key head.
 
     Args:
         size: tokens of a piece; piece i begins at token i * size.
@@ -20,11 +20,11 @@ class MeanKeys:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._means = torch.zeros(0)  # [layers, slots, heads of keys, pieces, D]
-        self._known: list[int] = []  # pieces of each row whose means are known
+        self._means = torch.zeros(0)  # [layers, slots, key heads, pieces, D]
+        self._known: list[int] = []  # number of pieces of each row whose means are computed
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Drops all rows."""
         self._means, self._known = torch.zeros(0), []
 
     def keep(self, rows: Tensor) -> None:
@@ -34,9 +34,9 @@ class MeanKeys:
             self._known = [self._known[row] for row in rows.tolist()]
 
     def of(self, memory: CommittedMemory, rows: Sequence[int], wanted: Sequence[int], slots: int) -> Tensor:
-        """The means of the first `wanted` pieces of each of these rows, of at most `slots`: [layers, R, heads, C, D].
+        """Returns the means of the first `wanted` pieces of rows, of at most `slots`: [layers, R, heads, C, D].
 
-        What follows a row's own pieces is undefined. New rows follow the others.
+        Values after a row's own pieces are undefined. New rows follow the others.
         """
         keys, size = memory.keys, self._size
         if size == 1:
@@ -58,7 +58,7 @@ class MeanKeys:
 
 
 class PackedMeans:
-    """The means in bfloat16, as native code reads them where it is in use and chooses among them.
+    """The means in bfloat16, as native code reads them when it ranks chunks.
 
     Args:
         size: tokens of a piece; piece i begins at token i * size.
@@ -67,10 +67,10 @@ class PackedMeans:
     def __init__(self, size: int) -> None:
         self._size = size
         self._chunk_keys: ChunkKeys | None = None
-        self._known: list[int] = []  # pieces of each row whose means are known
+        self._known: list[int] = []  # number of pieces of each row whose means are computed
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Drops all rows."""
         self._chunk_keys, self._known = None, []
 
     def keep(self, rows: Tensor) -> None:
@@ -80,7 +80,7 @@ class PackedMeans:
             self._known = [self._known[row] for row in rows.tolist()]
 
     def read(self, memory: CommittedMemory, rows: range, wanted: Sequence[int], slots: int) -> ChunkKeys:
-        """The means of the first `wanted` pieces of each of these rows, of at most `slots`; new rows follow others."""
+        """Returns the means of the first `wanted` pieces of these rows, of at most `slots`; new rows follow."""
         keys, size = memory.keys, self._size
         self._known += [0] * (rows.stop - len(self._known))
         begin, end = min(self._known[row] for row in rows), max(wanted)
@@ -98,5 +98,5 @@ class PackedMeans:
 
 
 def _few(rows: Sequence[int]) -> slice | list[int]:
-    """The rows as an index that copies nothing where they follow each other."""
+    """Returns an index for the rows that avoids a copy if they are consecutive."""
     return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] + 1 == len(rows) else list(rows)

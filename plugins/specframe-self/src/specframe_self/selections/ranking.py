@@ -1,4 +1,4 @@
-"""Ranked pieces of texts: the best of them and the newest tokens are as many slots as a budget has."""
+"""Ranked pieces of texts: the best of them and the newest tokens together fill a budget of slots."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from specframe.plugin import NEWEST_QUERIES, ChosenSlots, CommittedMemory
 
 
 class Ranking:
-    """The best pieces of every row's older tokens, for each layer and head of keys; newer tokens are all seen.
+    """The best pieces of every row's older tokens, for each layer and key head; newer tokens are all seen.
 
-    As a row grows, its newest tokens take the place of the pieces that were ranked last.
+    As a row grows, its newest tokens replace the pieces ranked last.
 
     Args:
         size: tokens of a piece; piece i begins at token i * size.
-        budget: the most slots that are chosen.
+        budget: maximum number of slots that are chosen.
     """
 
     def __init__(self, size: int, budget: int) -> None:
         self._size, self._budget = size, budget
-        self._most = budget // size  # pieces that are remembered
-        self._pieces = torch.zeros(0)  # [layers, slots, heads of keys, most], best first
-        self._begins: list[int] = []  # the first newer token of each row, a multiple of the size
+        self._most = budget // size  # number of pieces that are stored
+        self._pieces = torch.zeros(0)  # [layers, slots, key heads, most], best first
+        self._begins: list[int] = []  # first newer token of each row, a multiple of the size
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Drops all rows."""
         self._pieces, self._begins = torch.zeros(0), []
 
     def keep(self, rows: Tensor) -> None:
@@ -39,9 +39,9 @@ class Ranking:
         self._begins = [self._begins[row] for row in rows.tolist()]
 
     def put(self, rows: Sequence[int], scores: Tensor, begins: Sequence[int], slots: int) -> None:
-        """Ranks rows, of at most `slots`, by the scores [layers, R, heads of keys, C] of pieces.
+        """Ranks rows, of at most `slots`, by the scores [layers, R, key heads, C] of pieces.
 
-        The pieces before `begins`, the first newer token of each row, compete. Rows that are new follow the others.
+        Only the pieces before `begins`, the first newer token of each row, are ranked. New rows follow the others.
         """
         device = scores.device
         ends = tensor_on(device, begins) // self._size
@@ -50,7 +50,7 @@ class Ranking:
         self.put_best(rows, scores.masked_fill(~older, -torch.inf).topk(count, -1).indices, begins, slots)
 
     def put_best(self, rows: Sequence[int], best: Tensor, begins: Sequence[int], slots: int) -> None:
-        """Puts the pieces of rows that were ranked already, [layers, R, heads of keys, budget / size or fewer]."""
+        """Stores the pieces of rows that are already ranked, [layers, R, key heads, budget / size or fewer]."""
         if len(self._pieces) != len(best) or self._pieces.shape[1] < slots:
             self._pieces = best.new_zeros(len(best), slots, best.shape[2], self._most)
         self._pieces[:, list(rows)] = pad(best, (0, self._most - best.shape[3]))
@@ -59,7 +59,7 @@ class Ranking:
             self._begins[row] = begin
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
-        """The slots of the best pieces, and of all newer tokens of every row."""
+        """Returns the slots of the best pieces, and of all newer tokens of every row."""
         size, device = self._size, memory.count.device
         starts = [
             max(begin, have - self._budget + size) for begin, have in zip(self._begins, memory.counts, strict=True)
@@ -80,9 +80,9 @@ class Ranking:
 
 
 class PromptRanking:
-    """The tokens of prompts, ranked once by pooled attention mass; a prompt's last `window` are seen anyway.
+    """The tokens of prompts, ranked once by pooled attention mass; a prompt's last `window` tokens are always seen.
 
-    Raises InputError, in a KV selection's name, for numbers that do not fit.
+    Raises InputError for sizes that do not fit, in the name of a KV selection.
     """
 
     def __init__(self, name: str, budget: int, window: int, pool: int) -> None:
@@ -96,12 +96,12 @@ class PromptRanking:
         self._ranking = Ranking(1, budget)
 
     def open(self, slots: int) -> None:
-        """Forgets earlier sessions; the next has at most `slots` rows."""
+        """Begins a session of at most `slots` rows; drops earlier ones."""
         self._slots = slots
         self._ranking.clear()
 
     def put(self, mass: Tensor, memory: CommittedMemory, first: int) -> None:
-        """Ranks the tokens of the rows from `first` on by their attention mass, [layers, R, heads of keys, S]."""
+        """Ranks the tokens of the rows from `first` on by their attention mass, [layers, R, key heads, S]."""
         begins = [max(0, have - self._window) for have in memory.counts[first:]]
         older = torch.arange(mass.shape[-1], device=mass.device) < tensor_on(mass.device, begins)[:, None]
         mass = mass * older[:, None]
@@ -109,7 +109,7 @@ class PromptRanking:
         self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
-        """The slots of the tokens ranked best, of the window, and of the answer."""
+        """Returns the slots of the best-ranked tokens, of the window, and of the answer."""
         return self._ranking.choose(memory)
 
     def keep(self, rows: Tensor) -> None:

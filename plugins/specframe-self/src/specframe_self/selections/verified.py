@@ -1,4 +1,4 @@
-"""KV selections: the chunks of the text that the last verification attended to most."""
+"""KV selections: the chunks of the text to which the last verification attended most."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from specframe_self.selections.ranking import Ranking
 
 
 class Verified:
-    """The first chunk, the newest tokens, and for each head of keys what the last verification attended to most.
+    """The first chunk, the newest tokens, and for each key head the chunks that the last verification attended to most.
 
-    It chooses anew in every cycle. A chunk's score is the attention to the mean of its keys, added up over the queries
+    It chooses again in every cycle. A chunk's score is the attention to the mean of its keys, summed over the queries
     of the root and the accepted tokens, and over the heads that share the keys; after a prompt, over its last queries.
 
-    Sources: SparseSpec (Zhao et al. 2025, arXiv 2512.01278) and SpecAttn (2026, arXiv 2602.07223). There, the
-    verification keeps its scores of every token. Computing those again would take longer than drafts save, and means of
-    8 keys take an eighth of it; `chunk: 1` scores every token. Native code, where in use, computes them from
-    means and queries in bfloat16.
+    Sources: SparseSpec (Zhao et al. 2025, arXiv 2512.01278) and SpecAttn (2026, arXiv 2602.07223). There, verification
+    keeps its scores of every token. Recomputing those would take longer than drafts save, and means of 8 keys take an
+    eighth of it; `chunk: 1` scores every token. Native code, where in use, computes them from means and queries in
+    bfloat16.
 
     Options:
-        budget: the most tokens that are seen
-        chunk: tokens of a chunk
-        recent: how many of the newest tokens are seen whatever their scores, at least
+        budget: maximum number of tokens that are seen
+        chunk: number of tokens in a chunk
+        recent: minimum number of newest tokens that are always seen
     """
 
     per_head = queries = True
@@ -39,14 +39,14 @@ class Verified:
         self.budget, self.chunk, self.recent = budget, chunk, recent
         self._slots = 0
         self._ranking, self._means, self._packed = Ranking(chunk, budget), MeanKeys(chunk), PackedMeans(chunk)
-        self._native: bool | None = None  # whether native code ranks; it stays so for a session
+        self._native: bool | None = None  # True if native code ranks; constant within a session
 
     def smaller(self) -> Verified:
-        """A copy that chooses single tokens: the first one, one that was attended to, and the newest."""
+        """Returns a copy that chooses single tokens: the first one, one that was attended to, and the newest."""
         return Verified(budget=3, chunk=1, recent=1)
 
     def open(self, slots: int, room: int) -> None:
-        """Begins a session of at most `slots` rows; forgets earlier ones."""
+        """Begins a session of at most `slots` rows; drops earlier ones."""
         self._slots = slots
         self._ranking.clear()
         self._means.clear()
@@ -71,15 +71,15 @@ class Verified:
             self._ranking.put(range(first, rows), self._votes(committed, memory, first, ends), begins, self._slots)
 
     def _votes(self, committed: Committed, memory: CommittedMemory, first: int, ends: list[int]) -> Tensor:
-        """The scores of the chunks of the rows from `first` on, [layers, R, heads of keys, C]."""
+        """Returns the scores of the chunks of the rows from `first` on, [layers, R, key heads, C]."""
         rows = len(memory.counts)
-        means = self._means.of(memory, range(first, rows), ends, self._slots)  # [layers, R, heads of keys, C, D]
-        queries = memory.queries.unflatten(2, (means.shape[2], -1))  # [layers, R, heads of keys, shared, T, D]
-        logits = queries.flatten(3, 4) @ means.transpose(-1, -2)  # [layers, R, heads of keys, shared * T, C]
+        means = self._means.of(memory, range(first, rows), ends, self._slots)  # [layers, R, key heads, C, D]
+        queries = memory.queries.unflatten(2, (means.shape[2], -1))  # [layers, R, key heads, shared, T, D]
+        logits = queries.flatten(3, 4) @ means.transpose(-1, -2)  # [layers, R, key heads, shared * T, C]
         place = torch.arange(logits.shape[-1], device=logits.device)
         newer = place >= tensor_on(logits.device, ends).clamp(min=1)[:, None]  # [R, C]
         shares = logits.masked_fill(newer[:, None, None], -torch.inf).softmax(-1)
-        if min(committed.counts) < (steps := queries.shape[4]):  # the queries of other rows begin with 0
+        if min(committed.counts) < (steps := queries.shape[4]):  # shorter rows' queries begin with 0
             asked = torch.arange(steps, device=logits.device) >= steps - committed.count[:, None]  # [R, T]
             shares = shares * asked.repeat(1, queries.shape[3])[:, None, :, None]
         mass = shares.sum(3)
@@ -87,7 +87,7 @@ class Verified:
         return mass
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
-        """The slots of the best chunks, and those of all newer tokens."""
+        """Returns the slots of the best chunks, and those of all newer tokens."""
         return self._ranking.choose(memory)
 
     def keep(self, rows: Tensor) -> None:

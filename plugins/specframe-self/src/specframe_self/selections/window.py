@@ -12,12 +12,12 @@ from specframe.plugin import ChosenSlots, Committed, CommittedMemory
 class SinkWindow:
     """The first tokens of a row and its newest ones (StreamingLLM, Xiao et al. 2024, arXiv 2309.17453, Section 3.2).
 
-    The first tokens take up attention that goes nowhere else, and are always kept. It is the draft of MagicDec
-    (Sadhukhan et al. 2025, arXiv 2408.11049, Section 4.2). A token far back that an answer copies from is not seen.
+    The first tokens absorb attention that has no other target, and are always kept. MagicDec's drafts use this
+    selection (Sadhukhan et al. 2025, arXiv 2408.11049, Section 4.2). A distant token that an answer copies is not seen.
 
     Options:
-        sinks: how many of the first tokens are seen
-        recent: how many of the newest tokens are seen
+        sinks: number of first tokens that are seen
+        recent: number of newest tokens that are seen
     """
 
     per_head = queries = False
@@ -29,17 +29,17 @@ class SinkWindow:
         self.budget = sinks + recent
 
     def smaller(self) -> SinkWindow:
-        """A copy of one sink at most and two slots, for targets of a few tokens."""
+        """Returns a copy of at most one sink and two slots, for targets of a few tokens."""
         return SinkWindow(sinks=min(self.sinks, 1), recent=2 - min(self.sinks, 1))
 
     def open(self, slots: int, room: int) -> None:
         """Does nothing: there is no state to clear."""
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
-        """Does nothing: the slots follow from the length of the text."""
+        """Does nothing: the slots depend only on the length of the text."""
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
-        """The first slots of every row, and its last ones."""
+        """Returns the first slots of every row, and its last ones."""
         most = min(self.budget, max(memory.counts))
         place = torch.arange(most, device=memory.count.device)
         shift = (memory.count - most).clamp(min=0)[:, None]  # [B, 1]

@@ -53,7 +53,7 @@ class Retrieval:
         factor: tokens to copy for each token of the match
         shortest: smallest number of tokens that must match
         least: smallest share of the continuations that a proposed prefix has
-        samples: number of occurrences that are used; of more, evenly spaced ones
+        samples: maximum number of occurrences that are used, evenly spaced among all
         remember: whether finished texts are appended to the store
     """
 

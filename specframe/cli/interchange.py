@@ -70,7 +70,7 @@ def export(
     if checked:
         from specframe.interchange.check import chain_overrides, check
 
-        chain = replanned(chain_overrides(plan.recipe.data, made.length))
+        chain = replanned([*chain_overrides(plan.recipe.data, made.length), *made.omitted])
         texts = prompts_to_measure(prompts, limit, chain)
         arrival = check(made, chain, folder.resolve(), engine, texts, str(python or sys.executable))
     command = made.command.replace("FOLDER", str(folder)) if made.command else None

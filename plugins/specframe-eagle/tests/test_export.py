@@ -149,10 +149,28 @@ def test_eagle_goes_out_and_comes_back(bias: bool, form: str, tmp_path: Path) ->
     assert torch.equal(proposed(again), proposed(drafter))
 
 
+def test_a_bias_that_vllm_drops_is_in_the_embedding(tmp_path: Path) -> None:
+    drafter = eagle(bias=True)
+    drafter.export("vllm").write(tmp_path)
+    stored, fc = load_file(tmp_path / "model.safetensors"), drafter.module.fc
+    assert "fc.bias" not in stored and stored["embed_tokens.weight"].dtype == torch.float32
+    tokens, features = torch.arange(texts3.VOCAB), torch.randn(texts3.VOCAB, 8)
+    read = torch.cat([stored["embed_tokens.weight"], features], 1) @ stored["fc.weight"].float().T
+    ours = fc(torch.cat([drafter.target.embed(tokens), features], 1))
+    torch.testing.assert_close(read, ours, rtol=1e-4, atol=1e-4)
+    assert (fc.bias.abs() > 1e-2).any()
+
+
+def test_a_bias_that_no_embedding_can_give_is_refused() -> None:
+    drafter = eagle(bias=True)
+    drafter.module.fc.weight.data[0, :8] = 0  # the embedding has no part in this output
+    with pytest.raises(WeightsError, match="the embedding cannot give it: train one with bias: false"):
+        drafter.export("vllm")
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "form", "message"),
     [
-        ("llama", {"bias": True}, "vllm", "fc has a bias, which vLLM drops"),
         ("llama", texts.FSPAD, "sglang", "FSPAD's parts, are not known there"),
         ("qwen3", {"bias": False}, "vllm", "its layer is qwen3's"),
         ("qwen2", {"bias": False}, "eagle", "with biases"),
@@ -181,7 +199,9 @@ def test_a_draft_vocabulary_of_the_recipe_is_named_where_it_is_left_out() -> Non
     drafter = Eagle(bias=False, head=Trimmed(keep=4))
     drafter.bind(texts.target(dtype=torch.float32))
     shake(drafter.module)
-    assert "draft vocabulary of 4 tokens is left out" in dict(drafter.export("vllm").checklist)["LM head"]
+    made = drafter.export("vllm")
+    assert "draft vocabulary of 4 tokens is left out" in dict(made.checklist)["LM head"]
+    assert made.omitted == ("drafter.head=null",)
 
 
 @pytest.mark.parametrize("form", ["vllm", "sglang", "speculators", "eagle"])

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,7 +16,8 @@ from vllm_process import speculative
 import specframe
 from specframe.cli.main import main
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+ROOT = Path(__file__).parents[3]
+RECIPES, TUTORIAL = ROOT / "recipes", ROOT / "docs" / "tutorials" / "first-drafter.md"
 PROMPTS = (
     "What do you like to do on a rainy day?",
     "Write a Python function that counts the vowels in a string.",
@@ -25,6 +27,10 @@ PROMPTS = (
     "Explain why the sky is blue.",
     "Write a short poem about the sea.",
     "List the days of the week.",
+    "What is 17 times 6? Think step by step.",
+    "Translate to French: The cat sleeps on the chair.",
+    "Sort these numbers in Python without the built-in sort: 5, 2, 9, 1.",
+    "Give me three tips for a good night's sleep.",
 )
 TOKENS, LENGTH = 32, 3
 CHAIN = [f"tree={{use: chain, depth: {LENGTH}}}"]
@@ -107,6 +113,23 @@ def test_texts_and_counts_are_those_of_a_chain(name, model, prompts, plain, tmp_
         assert found[batch]["counts"][1:] == wanted
     assert found["cancel"]["texts"] == [text for number, text in enumerate(plain) if number != 1]
     assert found["preempted"] == 0
+
+
+def test_a_network_of_ones_own_drafts_within_vllm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in re.findall(r'title="(wren\.\w+)"\n(.*?)```', TUTORIAL.read_text(encoding="utf-8"), re.DOTALL):
+        Path(name).write_text(text.replace("extends: recipes", f"extends: {RECIPES}"), encoding="utf-8")
+    recipe, trained = tmp_path / "wren.yaml", ["drafter.weights=runs/wren"]
+    assert main(["train", str(recipe), "run.prompts=[]"]) == 0
+    model = str(specframe.model_folder("talk-7m"))
+    pipeline = specframe.load(recipe, overrides=[*OWN, *trained])
+    prompts = [[*pipeline.encode(prompt)] for prompt in PROMPTS]
+    texts, wanted = own_figures(recipe, [*trained, *CHAIN], prompts)
+    trained = [f"drafter.weights={tmp_path / 'runs' / 'wren'}"]
+    found = run_vllm(tmp_path, model, prompts, drafting(recipe, trained), "single", "together")
+    for batch in ("single", "together"):
+        assert found[batch]["texts"] == texts and found[batch]["counts"][1:] == wanted
+    assert wanted[1] > 0
 
 
 @pytest.mark.parametrize("name", ["eagle3", "suffix"])

@@ -39,6 +39,8 @@ class Export:
     """The tokenizer to write into the folder, if any."""
     length: int = 3
     """Number of tokens that the command drafts per cycle."""
+    omitted: tuple[str, ...] = ()
+    """Recipe values without the parts that the format has no place for; a check decodes with them."""
 
     def write(self, folder: Path) -> None:
         """Writes the files, each atomically. Raises WeightsError if the folder cannot be written."""

@@ -25,6 +25,9 @@ ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", 
 KINDS = ("llama", "mistral")
 """Target types whose decoder layers equal Llama's numerically: the engines build Llama's layer."""
 BIAS = "fc.bias"
+MOVED = "its own, in float32: the target's, and a vector that gives the bias of fc, which vLLM drops"
+TOLERANCE = 1e-3
+"""Largest relative error of a bias that is moved into the embedding."""
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "
     '\'{"method": "eagle", "model": "FOLDER", "num_speculative_tokens": 3}\'',
@@ -57,18 +60,19 @@ def export(
         reasons.append(
             f"its layer is {kind}'s{', with biases' if biased else ''}, and those that are read there are Llama's"
         )
-    if form == "vllm" and bias is not None and bool(bias.any()):
-        reasons.append("fc has a bias, which vLLM drops: train one with bias: false")
     if reasons:
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     fc = tensors["fc.weight"]
     if form == "sglang" and bias is None:
         tensors[BIAS] = fc.new_zeros(len(fc))  # the authors' module always has a bias, left random if the file has none
+    moved = form == "vllm" and bias is not None and bool(bias.any())
     if form == "vllm":
         tensors.pop(BIAS, None)
-    if form == "eagle":
+    if (form == "eagle" or moved) and EMBEDDING not in tensors:
         with torch.no_grad():
             tensors[EMBEDDING] = target.embed(torch.arange(target.config.vocab_size, device=target.device))
+    if moved and bias is not None:
+        tensors[EMBEDDING] = _with_bias(tensors[EMBEDDING], fc, bias)
     config = {
         **layout.config,
         "architectures": [ARCHITECTURES[form]],
@@ -82,8 +86,29 @@ def export(
         ("reads", "the target's last hidden state, after its final norm"),
         ("fc.bias", "none" if BIAS not in tensors else "zero" if not bool(tensors[BIAS].any()) else "as trained"),
         ("LM head", f"the target's, all {target.config.vocab_size:,} tokens{share}"),
-        ("embedding", "its own copy of the target's" if EMBEDDING in tensors else "the target's"),
+        ("embedding", "the target's" if EMBEDDING not in tensors else MOVED if moved else "its own copy of the target's"),
         ("dtype", config["torch_dtype"]),
     )
     stored = {name: tensor.to(layout.dtype) for name, tensor in tensors.items()}
-    return Export(config, stored, checklist, COMMANDS[form])
+    if moved:
+        stored[EMBEDDING] = tensors[EMBEDDING]
+    return Export(config, stored, checklist, COMMANDS[form], omitted=("drafter.head=null",))
+
+
+@torch.no_grad()
+def _with_bias(embedding: Tensor, fc: Tensor, bias: Tensor) -> Tensor:
+    """Returns an embedding [V, D] in float32 with which `fc` has the same outputs without its bias [D].
+
+    The first columns W of `fc` [D, 2D] read the embedding. Every row grows by c, where W c is the bias. Raises
+    WeightsError if no such c is found.
+    """
+    weight = fc.double()[:, : embedding.shape[1]]
+    shift = torch.linalg.lstsq(weight, bias.double()[:, None]).solution[:, 0]
+    moved = (embedding.double() + shift).float()
+    gained = (moved.double() - embedding.double()) @ weight.T
+    if not bool(((gained - bias.double()).norm(dim=1) <= TOLERANCE * bias.double().norm()).all()):
+        raise WeightsError(
+            "vllm cannot serve this drafter: fc has a bias, which vLLM drops, and the embedding cannot give it: train "
+            "one with bias: false"
+        )
+    return moved

@@ -49,17 +49,14 @@ def export(form: str, network: MedusaNetwork, target: NeuralTarget, head: Head |
         return Export(config, tensors, (("heads", shown), *checklist, ("dtype", "float16")), file=MEDUSA)
     named = {_vllm_name(name, layers): tensor for name, tensor in tensors.items()}
     support = support_of(head)
-    rows = vocab if support is None else len(support)
     if head is not None:
-        named["lm_head.weight"] = _rows(head, target)
-    if support is not None:
-        named["token_map"] = support
+        named["lm_head.weight"] = _expanded(_rows(head, target), support, vocab)
     config = {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
         "hidden_size": target.config.hidden_size,
         "vocab_size": vocab,
-        "truncated_vocab_size": rows,
+        "truncated_vocab_size": vocab,
         "num_heads": heads,
         "num_hidden_layers": layers,
         "medusa_fc_bias": True,
@@ -67,9 +64,11 @@ def export(form: str, network: MedusaNetwork, target: NeuralTarget, head: Head |
         "torch_dtype": "float32",
     }
     shared = "one LM head for all" if head is not None else "an LM head each"
-    mapped = "" if support is None else ", by token_map"
+    rows, others = vocab if support is None else len(support), ""
+    if support is not None:
+        others = "; the LM head's other rows are the mean of theirs, which is never the largest logit"
     shown = f"{heads} of {layers} residual block(s), {shared}"
-    checklist += [("draft vocabulary", f"{rows:,} of {vocab:,} tokens{mapped}"), ("dtype", "float32")]
+    checklist += [("draft vocabulary", f"{rows:,} of {vocab:,} tokens{others}"), ("dtype", "float32")]
     stored = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in named.items()}
     return Export(config, stored, (("heads", shown), *checklist), COMMAND.replace("HEADS", str(heads)), length=heads)
 
@@ -78,6 +77,19 @@ def _vllm_name(name: str, layers: int) -> str:
     """Returns vLLM's name of a published tensor: `0.1.weight` is head 0's LM head after one block."""
     head, place, *rest = name.split(".")
     return f"lm_heads.{head}.weight" if int(place) == layers else f"blocks.{head}.layers.{place}.{rest[-1]}"
+
+
+def _expanded(rows: Tensor, support: Tensor | None, vocab: int) -> Tensor:
+    """An LM head of all tokens, [V, D], that drafts those of `support`, as `rows` [v, D] do.
+
+    vLLM 0.32 refuses a checkpoint with its own `token_map`. The mean of some logits is never above the largest, so
+    tokens with the mean of the rows are never drafted.
+    """
+    if support is None:
+        return rows
+    full = rows.mean(0).repeat(vocab, 1)
+    full[support] = rows
+    return full
 
 
 @torch.no_grad()

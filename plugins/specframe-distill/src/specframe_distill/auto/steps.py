@@ -117,12 +117,13 @@ class Auto:
                 f"--minutes {self.minutes:g} is too short: one answer to each prompt takes {expected / 60:.2g} minutes "
                 f"here; give {math.ceil(2 * expected / 60)} or more, and the same folder goes on"
             )
-        took = max(self._distill(0) * prompts, seconds / MOST_ROUNDS)
-        rounds = max(1, int(seconds / took))
         temperature = self.plan.settings["sampling"].temperature or TEMPERATURE
-        for number in range(1, rounds):
-            show(f"answers, round {number + 1} of {rounds}")
-            self._distill(number, f"sampling.temperature={temperature}")
+        took, rounds = self._distill(0) * prompts, 1
+        spent = took
+        while spent + took <= seconds and rounds < MOST_ROUNDS:
+            show(f"answers, round {rounds + 1}")
+            took = self._distill(rounds, f"sampling.temperature={temperature}") * prompts
+            spent, rounds = spent + took, rounds + 1
         return [self.folder / "answers" / str(number) / "answers.jsonl" for number in range(rounds)]
 
     def _distill(self, number: int, *words: str) -> float:

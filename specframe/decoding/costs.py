@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from specframe.decoding.clock import Clock
-from specframe.decoding.exclusive import alone
+from specframe.decoding.exclusive import exclusive_use
 from specframe.decoding.overlap import using
 from specframe.decoding.requests import Request, budget
 from specframe.decoding.session import Parts, Session
@@ -165,13 +165,13 @@ def _passes(target: Any, note: Path, machine: Machine) -> Costs:
     """The costs of a target's forward passes, cached for all drafters."""
     if (cached := _cached_costs(note, machine)) is not None:
         return cached
-    with alone(target):
+    with exclusive_use(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
         longer = time_longer(target)
         together = time_forwards(target, (1, 2), MANY)
     costs = _with_longer(Costs.of(seconds, 0.0), longer)
     plain, drafted = (
-        max(together[n] - costs.alone.score(n * MANY) * costs.passes[0][1], 0.0) / (MANY - 1) for n in (1, 2)
+        max(together[n] - costs.single_row.score(n * MANY) * costs.passes[0][1], 0.0) / (MANY - 1) for n in (1, 2)
     )
     costs = replace(costs, row=plain, row_drafted=max(drafted - plain, 0.0))
     _keep(note, costs, machine.busy)
@@ -281,7 +281,7 @@ def _draft_seconds(parts: Parts, rows: int, length: int) -> tuple[float, float]:
     found, first = list[float](), list[float]()
     for _ in range(1 + RUNS):  # the first warms up
         clock, sums = Clock(), list[float]()
-        with alone(target), watch(untimed, clock) as timed:
+        with exclusive_use(target), watch(untimed, clock) as timed:
             session = Session(timed, rows, room, clock=clock)
             session.admit([request] * rows)
             while session.live:

@@ -37,7 +37,7 @@ def _turn(target: Target) -> _Turn:
 
 
 @contextmanager
-def alone(target: Target) -> Iterator[None]:
+def exclusive_use(target: Target) -> Iterator[None]:
     """Locks the target within the with block; other threads wait for it.
 
     Raises InputError in a thread that already holds the target, as in a listener that decodes with the same target.

@@ -31,7 +31,7 @@ def threads_of(asked: Mapping[str, int] | None, drafter: Drafter) -> Threads | N
     """The numbers of `run.threads`. Raises InputError for a drafter that does not work while the target scores."""
     if asked is None:
         return None
-    if not drafter.promise.ahead:
+    if not drafter.promise.overlaps_scoring:
         raise InputError(
             "run.threads is for a target and a drafter that compute at the same time, and this drafter waits for the "
             "target: leave it out, or put the drafter into `ahead`"

@@ -17,7 +17,7 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
 from specframe.decoding.encoding import Prompt, PromptEncoder, Turn, as_list, images_of, inputs_of, sole
-from specframe.decoding.exclusive import alone
+from specframe.decoding.exclusive import exclusive_use
 from specframe.decoding.models import read_recipe, report_defaults, with_defaults
 from specframe.decoding.overlap import threads_of
 from specframe.decoding.requests import Request, StopTexts, budget, require_whole
@@ -184,7 +184,7 @@ class Pipeline:
         limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
         slots = slots or self.run.batch
-        with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
+        with exclusive_use(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
             rows, room = min(slots, max(len(requests), 1)), longest + parts.nodes
             yield Session(parts, rows, room, clock=clock, watch=self.numbers.see)
 
@@ -203,7 +203,7 @@ class Pipeline:
         admissions included.
         """
         slots = slots or self.run.batch
-        with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
+        with exclusive_use(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
             room = min(longest or parts.target.context, parts.target.context) + parts.nodes
             yield Session(parts, slots, room, clock=clock, watch=self.numbers.before(watch))
 

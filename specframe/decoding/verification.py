@@ -75,7 +75,7 @@ class Verification:
         judged = self._judged(draft, scores, sampling, random)
         if self._costs is not None and self._costs.record is not None and draft.levels:
             rows, size = draft.shape
-            nodes = int(draft.valid.sum()) if self._costs.apart else rows * size
+            nodes = int(draft.valid.sum()) if self._costs.ragged else rows * size
             counts = sum(judged[0].length.tolist()), nodes - rows, -(-draft.levels // self._block)
             self._costs.record.add(rows, *counts)
         for entry in self._rows if draft.levels else ():

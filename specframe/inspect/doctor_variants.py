@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.shifted import along
+from specframe.components.rollouts.shifted import predict_texts
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Teacher
 from specframe.neural.drafter import NeuralDrafter
@@ -136,7 +136,11 @@ def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tenso
             given = replace(teacher, tokens=torch.cat([teacher.tokens[:, :1], teacher.tokens[:, :-1]], 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # texts in blocks are cropped at the same positions for every reading
-            made = MultiStep(steps=DEPTHS, noise=0.0)(drafter, given, 1.0) if feeds else along(drafter, given, 0.0, "")
+            made = (
+                MultiStep(steps=DEPTHS, noise=0.0)(drafter, given, 1.0)
+                if feeds
+                else predict_texts(drafter, given, 0.0, "")
+            )
         guesses = Guesses.of(made, teacher)
         found.append(torch.stack([guesses.predicted, guesses.right]).flatten(1, 2).double())  # [2, L, depths]
     predicted, right = torch.cat(found, 1) if found else torch.zeros(2, 0, 1)

@@ -42,7 +42,7 @@ class Promise:
     uses_target_layers: bool = False
     """True if drafting runs layers of the target or reads its keys and values: then it can neither overlap with
     scoring nor run on another device."""
-    ahead: bool = False
+    overlaps_scoring: bool = False
     """True if a draft may be drawn while the target scores the one before it: a random draft then has the law of one
     drawn now, with different noise."""
 

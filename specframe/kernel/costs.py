@@ -78,7 +78,7 @@ class Costs:
     """Number of drafted nodes that are scored in any case, in addition to those chosen by cost."""
     record: DraftRecord | None = field(default=None, compare=False)
     """Record shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
-    apart: bool = False
+    ragged: bool = False
     """True if rows that choose together may differ in their nodes: a pass takes the time of the valid ones alone."""
 
     unread: int = field(default=0, compare=False)
@@ -127,12 +127,12 @@ class Costs:
             self.lengths[tokens] = replace(self, passes=tuple(passes), context=tokens, longer=(), known={}, lengths={})
         return self.lengths[tokens]
 
-    def beyond(self, nodes: int) -> Costs:
+    def with_required_nodes(self, nodes: int) -> Costs:
         """Returns these costs for choosing nodes on top of `nodes` further ones that are scored in any case."""
         return replace(self, taken=self.taken + nodes, lengths={})
 
     def together(
-        self, lengths: Sequence[int], record: DraftRecord, apart: bool = False, unread: int = 0, left: int = 1
+        self, lengths: Sequence[int], record: DraftRecord, ragged: bool = False, unread: int = 0, left: int = 1
     ) -> Costs:
         """Returns these costs for rows of these lengths in tokens; several rows choose together.
 
@@ -142,13 +142,13 @@ class Costs:
             return self.after(lengths[0]) if self.rows == 1 else self
         costs = self.after(max(lengths))
         if len(lengths) > 1:
-            return replace(costs, rows=len(lengths), record=record, apart=apart, unread=unread, left=left)
-        return costs.alone
+            return replace(costs, rows=len(lengths), record=record, ragged=ragged, unread=unread, left=left)
+        return costs.single_row
 
     @cached_property
-    def alone(self) -> Costs:
+    def single_row(self) -> Costs:
         """These costs for one row."""
-        return replace(self, rows=1, record=None, apart=False)
+        return replace(self, rows=1, record=None, ragged=False)
 
     def score(self, nodes: int) -> float:
         """Returns the cost of scoring `nodes` nodes of every row, the root included.
@@ -211,7 +211,7 @@ class Costs:
         """
         if self.record is None:
             return [self.worth(row) for row in chances]
-        if self.apart:
+        if self.ragged:
             every = [(chance, row) for row, own in enumerate(chances) for chance in own]
             ranked = sorted(every, key=_chance, reverse=True)
             counts = [0] * len(chances)
@@ -228,7 +228,7 @@ class Costs:
 
         If rows may differ in their nodes, they share equally the cost of one more node in each row that drafts.
         """
-        if not self.apart:
+        if not self.ragged:
             return [self.score(count + 2) - self.score(count + 1) for count in counts]
         all_rows, drafted = sum(counts), sum(count > 0 for count in counts)
         return [(self.spread(all_rows + drafted) - self.spread(all_rows)) / len(counts)] * len(counts)

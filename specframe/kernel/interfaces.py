@@ -254,7 +254,7 @@ def drafting_ahead(drafter: Drafter) -> Callable[[TokenTree, Context], None] | N
     The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. The next
     `propose` may use the result, if the commit before it shows that its prefix was emitted.
     """
-    return getattr(drafter, "run_ahead", None) if drafter.promise.ahead else None  # a wrapper always has it
+    return getattr(drafter, "run_ahead", None) if drafter.promise.overlaps_scoring else None  # a wrapper always has it
 
 
 class TextDrafter(Drafter, Protocol):

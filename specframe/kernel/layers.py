@@ -43,7 +43,7 @@ class LayerChoice:
         return len(self.attention)
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def active_layers(self) -> tuple[int, ...]:
         """The layers that run at least in part."""
         return tuple(layer for layer in range(self.layers) if self.attention[layer] or self.mlp[layer])
 
@@ -264,11 +264,11 @@ class ExitingModel(LanguageModelDrafter, Protocol):
         """Number of layers."""
 
     def read_exits(
-        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+        self, tokens: Tensor, exits: Sequence[int], layer_mask: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
         """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
-        Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+        Gradients reach the module. A layer passes a text's states on unchanged where `layer_mask` [layers, B] is False.
         """
 
     def exit_after(self, exits: Sequence[int]) -> None:

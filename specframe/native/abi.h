@@ -89,7 +89,7 @@ typedef struct SessionRows {
   int64_t rows, cache_rows, slots; /* B; the cache is [2 * layers, cache_rows, kv_heads, slots, head_size] */
   float* cache;
   const float *cosine, *sine;      /* [.., rotary / 2], of every position */
-  const int64_t* held;             /* [B], pairs of each, the new ones included */
+  const int64_t* counts;           /* [B], pairs of each, the new ones included */
   float* outputs;                  /* [B, K, D], of the layers at each row's last K pairs */
   float* states;                   /* [B, recurrent, 2, D], of the LSTM after them */
   float* tail;                     /* [B, K - 1, D], the LSTM's outputs at the last K - 1 pairs */

@@ -132,7 +132,7 @@ struct Passes {
   void take(const Pairs& p) {
     const int64_t rows = m.rows - p.first, again = n.block - 1, nodes = again + p.most, many = rows * nodes;
     int64_t end = 0;
-    for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.held[row] - p.fresh[row - p.first] + nodes);
+    for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.counts[row] - p.fresh[row - p.first] + nodes);
     pair(p);
     if (n.recurrent)
       recur(p, again);
@@ -143,11 +143,11 @@ struct Passes {
     places.resize(many);
     positions.resize(many);
     for (int64_t i = 0; i < many; ++i) {
-      const int64_t row = i / nodes, held = m.held[p.first + row];
-      places[i] = held - p.fresh[row] + i % nodes;
+      const int64_t row = i / nodes, count = m.counts[p.first + row];
+      places[i] = count - p.fresh[row] + i % nodes;
       positions[i] = std::max(places[i] - again, int64_t{0});  // nothing sees the pairs before a row's first
-      show_pairs(m, visible.data() + i * end + again, held);
-      if (!before.empty()) show_pairs(m, before.data() + i * end + again, std::min(positions[i] + 1, held));
+      show_pairs(m, visible.data() + i * end + again, count);
+      if (!before.empty()) show_pairs(m, before.data() + i * end + again, std::min(positions[i] + 1, count));
     }
     layers(p.first, nodes, end);
     for (int64_t row = 0; row < rows; ++row)
@@ -199,14 +199,14 @@ extern "C" int specframe_draft(const Network* network, const SessionRows* rows, 
   if (pairs) passes.take(*pairs);
   const int64_t width = n.shape.width, block = n.block, part = block * width, state = n.recurrent * 2 * width;
   const int64_t count = std::min(s.width, n.head.outputs);
-  const int64_t base = *std::max_element(m.held, m.held + m.rows) + m.shift;  // the slot of the first expansion below the root
+  const int64_t base = *std::max_element(m.counts, m.counts + m.rows) + m.shift;  // the slot of the first expansion below the root
   std::vector<Candidates> found(m.rows);
   struct {
     std::vector<int64_t> above, position;  // [E, B], the expansion above each, and where the next pair below it stands
     std::vector<float> outputs, states;    // [E, B, K, D] and [E, B, recurrent, 2, D]
   } e;                                     // the nodes that were expanded, the root first
   e.above.assign(m.rows, -1);
-  e.position.assign(m.held, m.held + m.rows);
+  e.position.assign(m.counts, m.counts + m.rows);
   e.outputs.assign(m.outputs, m.outputs + m.rows * part);
   if (state) e.states.assign(m.states, m.states + m.rows * state);
   int64_t begin = 0;  // the first expansion of the frontier
@@ -232,7 +232,7 @@ extern "C" int specframe_draft(const Network* network, const SessionRows* rows, 
           std::memcpy(pair + width, above + j * width, width * sizeof(float));
         }
         uint8_t* sees = passes.visible.data() + i * block * end;
-        show_pairs(m, sees + m.shift, m.held[b]);
+        show_pairs(m, sees + m.shift, m.counts[b]);
         for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) std::memset(sees + base + (one - 1) * block, 1, block);
         std::memset(sees + base + (total - 1 + at) * block, 1, block);
         for (int64_t j = 0; j < block; ++j) {

@@ -98,7 +98,7 @@ class NativeDraft:
             cache=blocks.data_ptr(),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
-            held=ctypes.addressof(numbers := (c_int64 * batch)(*counts)),
+            counts=ctypes.addressof(numbers := (c_int64 * batch)(*counts)),
             outputs=outputs.data_ptr(),
             states=None if states is None else states.data_ptr(),
             tail=None if tail is None else tail.data_ptr(),
@@ -182,7 +182,7 @@ def _search(search: BeamSearch) -> Search:
         scores = _scores(costs, search.nodes)
         wanted.scores = ctypes.addressof(scores)
         wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.record is not None
-        if costs.apart:
+        if costs.ragged:
             spread = _spread(costs, search.nodes)
             wanted.spread = ctypes.addressof(spread)
     wanted.arrays = powers, scores, spread  # the structure holds addresses alone

@@ -126,7 +126,7 @@ class Pending:
     pairs: tuple[Tensor, ...]  # [B, M, ..] each, as entries
     fresh: list[int]  # number of pending entries of each row, at most M
     starts: list[int]  # number of entries that each row had before
-    held: list[int]  # number of entries that it has with them
+    counts: list[int]  # number of entries that it has with them
 
     def after(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
         """Returns the state of all rows, given that of the others and the new state of these rows."""

@@ -177,7 +177,7 @@ class GroupedForward:
         """Runs all layers, or the chosen ones with attention and MLP; such a pass has no taps."""
         assert not asked.taps, "what a group of layers computes has no taps"
         states = self._embed(asked.tokens) if asked.states is None else asked.states
-        for group in self._groups(range(self._count) if asked.layers is None else asked.layers.kept):
+        for group in self._groups(range(self._count) if asked.layers is None else asked.layers.active_layers):
             run = partial(self._layer, asked, memory)
             if len(group) == 1:
                 states = run(states, group[0])

@@ -94,7 +94,7 @@ class NativeSearch:
         if pending is not None:
             pending, new = self._new(pending)
             known = pending.first
-            counts = [*session.counts[:known], *pending.held]
+            counts = [*session.counts[:known], *pending.counts]
         if known:
             outputs[:known] = session.draft[0].outputs[:, 0]
         if parts.cells is not None:
@@ -117,7 +117,7 @@ class NativeSearch:
             def settled() -> Blocks:
                 state = (carried() if callable(carried) else carried)[0]
                 shown = tuple(part[:, known:] for part in state)
-                return Blocks.of_root(rest.to(dtype), shown, torch.tensor(pending.held))
+                return Blocks.of_root(rest.to(dtype), shown, torch.tensor(pending.counts))
 
             session.flushed(pending, settled)
         return tree, passes

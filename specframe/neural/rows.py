@@ -210,7 +210,7 @@ class RowSession:
         if (pending := self.pending_shape) is None:
             return None
         pending = replace(pending, pairs=self.prepare(by_row(self._commits, pending.fresh, self.spec)))
-        return pending if self.windowed is None else self.within(self.windowed, pending)
+        return pending if self.windowed is None else self.windowed_pending(self.windowed, pending)
 
     @property
     def pending_shape(self) -> Pending | None:
@@ -228,7 +228,7 @@ class RowSession:
         complete = len(self._commits) == 1 and list(oldest.rows) == list(range(first, len(self.counts)))
         return oldest.committed if complete and oldest.entries is None and self.windowed is None else None
 
-    def within(self, entries: WindowEntries, pending: Pending) -> Pending:
+    def windowed_pending(self, entries: WindowEntries, pending: Pending) -> Pending:
         """The pending pairs to write within a window; for a row that drops some, all that it keeps."""
         return entries.expanded(pending, pending.pairs[0])
 
@@ -239,7 +239,7 @@ class RowSession:
             self.windowed.totals = [had + new for had, new in zip(self.windowed.totals, self._waiting, strict=True)]
         self._commits, self._waiting = [], [0] * len(self.counts)
         self._visible, self._asked = None, True
-        self.counts[pending.first :] = pending.held
+        self.counts[pending.first :] = pending.counts
         self._draft = [self.draft[0].stack(root())] if pending.first else root
 
     def aim_after(self, pending: Pending, length: int, width: int | None = None) -> Tensor:

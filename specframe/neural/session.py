@@ -132,11 +132,11 @@ class FeatureSession(RowSession):
         self.compiled, self.room, self.spare = layers, 0, 0
         self.cache = SlotCache(self.network.layer.count, 0, self.cache.rows, width_of)
 
-    def within(self, entries: WindowEntries, pending: Pending) -> Pending:
+    def windowed_pending(self, entries: WindowEntries, pending: Pending) -> Pending:
         """The pending pairs to write within a window; with a state, which needs all pairs, `take` drops some later."""
         if not self.state:
-            return super().within(entries, pending)
-        return replace(pending, held=entries.cached(pending.first, pending.fresh))
+            return super().windowed_pending(entries, pending)
+        return replace(pending, counts=entries.cached(pending.first, pending.fresh))
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the network's `inputs` argument, [B, M, 2D]; features are fused only for a draft."""
@@ -231,8 +231,8 @@ class FeatureSession(RowSession):
             inputs = torch.cat([tail, inputs], 1)  # [B, T, D]
         batch, length, _ = inputs.shape
 
-        counts = tensor_on(device, pending.held)
-        visible = self.seen(pending.held)  # [B, W]
+        counts = tensor_on(device, pending.counts)
+        visible = self.seen(pending.counts)  # [B, W]
         after = max(starts) + length  # the first slot that no row writes a pair to
         path = pad(visible, (0, max(0, after - visible.shape[1])))[:, None]  # [B, 1, S], S = after
         even = min(starts) == max(starts)

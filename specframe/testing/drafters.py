@@ -113,7 +113,7 @@ def check_traces(parts: Callable[[], Parts]) -> None:
     it is drawn under other noise then.
     """
     sampling, promise = Sampling(temperature=1.0), parts().promise
-    if promise.ahead and promise.sampled:
+    if promise.overlaps_scoring and promise.sampled:
         return
     cycles = [cycle for _, cycle in drafts(parts(), PROMPTS, sampling)]
     for count in range(1, len(cycles) + 1):
@@ -123,7 +123,7 @@ def check_traces(parts: Callable[[], Parts]) -> None:
             replay(idle, cycle)
             if index + 1 < count:
                 propose(busy, cycle.committed.root, sampling, seed=index)  # this draft is as good as rejected
-                for each in (busy, idle) if promise.ahead else ():
+                for each in (busy, idle) if promise.overlaps_scoring else ():
                     propose(each, cycle.committed.root, sampling, seed=index)
         root = cycles[count - 1].committed.root
         first = propose(busy, root, sampling, seed=99)

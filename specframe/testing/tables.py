@@ -87,7 +87,7 @@ class LazyUniform:
         self._low = torch.zeros(rows, dtype=torch.float64)
         self._high = torch.ones(rows, dtype=torch.float64)
 
-    def below(self, threshold: Tensor) -> Tensor:
+    def less_than(self, threshold: Tensor) -> Tensor:
         """Returns whether the number is below the threshold: [B] -> [B] bool."""
         cut = torch.minimum(torch.maximum(threshold.double(), self._low), self._high)
         hit = self._random.bernoulli((cut - self._low) / (self._high - self._low))

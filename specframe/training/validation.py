@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specframe.components.losses.scored import at, students
+from specframe.components.losses.scored import gather_positions, students
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.kernel.training import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Chunks, Student, Teacher
@@ -50,10 +50,10 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
                 totals[index] += float(loss(student, teacher)) * count
             scored += count
             if isinstance(drafter, LanguageModelDrafter) and int(student.level.max()) == 1:
-                guesses.append(Guesses.along(student, teacher))
+                guesses.append(Guesses.of_texts(student, teacher))
             elif not feeds and student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups
                 alike = isinstance(drafter, FeatureDrafter) and drafter.block == 0
-                guesses.append((Guesses.along if alike else Guesses.of)(student, teacher))
+                guesses.append((Guesses.of_texts if alike else Guesses.of)(student, teacher))
         if feeds and unrolled < UNROLLED:
             assert isinstance(drafter, FeatureDrafter)
             counts = _add(counts, chains(drafter, teacher))
@@ -89,7 +89,7 @@ class Guesses:
     @classmethod
     def of(cls, student: Student, teacher: Teacher) -> Guesses:
         """A student's predictions, and the mask of those that agree with the target's."""
-        same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
+        same = student.argmax == gather_positions(teacher.argmax, student.position)  # [B, M]
         origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
         rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
         place = (rows, origin, (student.level - 1).expand_as(origin))
@@ -101,9 +101,11 @@ class Guesses:
         )
 
     @classmethod
-    def along(cls, student: Student, teacher: Teacher) -> Guesses:
+    def of_texts(cls, student: Student, teacher: Teacher) -> Guesses:
         """Guesses of a language model, whose chain is correct as long as its predictions along the text are."""
-        same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
+        same = (
+            student.argmax == gather_positions(teacher.argmax, student.position)
+        ) & student.mask  # [B, L], by position
         right, predicted = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
         predicted = predicted.cumprod(-1)
         return cls(predicted, right * predicted)

@@ -209,7 +209,7 @@ def test_rows_that_leave_end_their_branch():
 def test_one_uniform_number_can_be_compared_twice():
     def program(random, rows):
         number = LazyUniform(random, rows)
-        low = number.below(torch.full((rows,), 0.6, dtype=torch.float64))
+        low = number.less_than(torch.full((rows,), 0.6, dtype=torch.float64))
         index = number.inverse_cdf(Q.expand(rows, 4))
         return torch.stack([low.long(), index], 1)
 

@@ -15,7 +15,7 @@ from specframe.kernel.store import continuation_of
 from specframe.kernel.training import RolloutMethods, learning_in, translation_of
 from specframe.neural.weights.origin import identity_of
 
-PLAIN = SimpleNamespace(promise=SimpleNamespace(ahead=True))
+PLAIN = SimpleNamespace(promise=SimpleNamespace(overlaps_scoring=True))
 
 
 def of(**members):
@@ -41,8 +41,8 @@ def test_a_part_with_them_is_asked():
     assert strict_form(of(strict=lambda: small)) is small and identity_of(of(identify=lambda: small)) is small
     assert reader_of(of(as_target=small)) is small and continuation_of(of(continued=small)) is small
     assert is_approximate(of(approximate=True)) and reads_upper(of(upper=True))
-    assert drafting_ahead(of(run_ahead=small, promise=of(ahead=True))) is small
-    assert drafting_ahead(of(run_ahead=small, promise=of(ahead=False))) is None  # a wrapper around another
+    assert drafting_ahead(of(run_ahead=small, promise=of(overlaps_scoring=True))) is small
+    assert drafting_ahead(of(run_ahead=small, promise=of(overlaps_scoring=False))) is None  # a wrapper around another
 
 
 def test_a_drafter_translates_for_the_one_in_it():

@@ -41,18 +41,18 @@ def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
 
 
 def test_nodes_of_all_rows_compete_where_a_pass_takes_the_time_of_valid_ones():
-    costs = Costs(((1, 1.0), (2, 1.5), (8, 4.5))).together([9] * 2, DraftRecord(), apart=True)
+    costs = Costs(((1, 1.0), (2, 1.5), (8, 4.5))).together([9] * 2, DraftRecord(), ragged=True)
     assert costs.spread(0) == pytest.approx(2.0) and costs.spread(1) == pytest.approx(2.0 * 2.0 / 1.5)
     assert costs.counts([[0.9, 0.8], [0.1]]) == [2, 0], "which does not pay if both rows have as many"
     assert costs.counts([[0.7, 0.1], [0.7]]) == [1, 1] and costs.counts([[0.5], [0.6]]) == [0, 0]
     assert costs.further([2, 0]) == pytest.approx([(costs.spread(3) - costs.spread(2)) / 2] * 2), "one row goes on"
-    assert costs.alone.counts([[0.9, 0.8]]) == [2] and not costs.alone.apart
+    assert costs.single_row.counts([[0.9, 0.8]]) == [2] and not costs.single_row.ragged
 
 
 @given(st.lists(CHANCES, min_size=2, max_size=4), st.integers(0, 2))
 def test_no_other_numbers_of_nodes_bring_all_rows_more(chances, taken):
-    one = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).beyond(taken)
-    costs = one.together([9] * len(chances), DraftRecord(), apart=True)
+    one = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).with_required_nodes(taken)
+    costs = one.together([9] * len(chances), DraftRecord(), ragged=True)
     counts = costs.counts(chances)
     chosen = sum(sum(row[:count]) for row, count in zip(chances, counts, strict=True))
     every = sorted((chance for row in chances for chance in row), reverse=True)
@@ -105,10 +105,10 @@ def test_drafts_that_did_not_pay_are_tried_again_later_each_time():
 
 def test_further_rows_and_their_drafts_cost_time_of_their_own():
     costs = Costs(((1, 10.0), (2, 12.0), (8, 20.0)), row=2.0, row_drafted=1.0)
-    costs = costs.together([9] * 2, DraftRecord(), apart=True)
+    costs = costs.together([9] * 2, DraftRecord(), ragged=True)
     assert costs.score(1) == 1.0 and costs.score(4) == pytest.approx(23 / 14)
     assert [costs.spread(nodes) for nodes in (0, 6)] == pytest.approx([2.0, 2 * 23 / 14])
-    assert costs.alone.score(2) == pytest.approx(1.2)
+    assert costs.single_row.score(2) == pytest.approx(1.2)
     assert replace(costs, draft=3.0, draft_row=1.0).level == pytest.approx(4 / 14), "a token of each row takes 14"
 
 
@@ -142,7 +142,7 @@ def test_nodes_are_worth_it_while_they_bring_more_than_they_cost(passes, worth):
 
 @given(CHANCES, st.integers(0, 4))
 def test_no_other_number_of_nodes_brings_more(chances, taken):
-    costs = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).beyond(taken)
+    costs = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).with_required_nodes(taken)
     gains = [sum(chances[:n]) - costs.score(taken + n + 1) for n in range(len(chances) + 1)]
     assert gains[costs.worth(chances)] == pytest.approx(max(gains))
 

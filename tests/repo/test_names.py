@@ -14,20 +14,11 @@ SPATIAL = {"here", "there", "at", "above", "below", "held", "kept", "ahead", "be
 NOUNS = [ROOT / "specframe", *(each / "src" for each in PLUGINS)]
 """Folders whose identifiers are none of them."""
 KNOWN = {
-    "plugins/specframe-models/src/specframe_models/nested/drafter.py": {"kept"},  # `ExitingModel.read_exits`
     "specframe/certify/certificate.py": {"held"},  # a key of the certificate's JSON
-    "specframe/components/drafters/model.py": {"kept"},  # an argument of `ExitingModel.read_exits`
-    "specframe/components/losses/scored.py": {"at"},
-    "specframe/components/trees/growth.py": {"above", "below"},  # `Forecast`
     "specframe/inspect/recorder.py": {"kept"},  # a key of a trace's JSON
-    "specframe/kernel/capabilities.py": {"ahead"},  # `Promise`
-    "specframe/kernel/costs.py": {"beyond"},
-    "specframe/kernel/layers.py": {"kept"},  # `LayerChoice`; an argument of `read_exits`
-    "specframe/neural/features.py": {"held"},  # `Pending`, which the drafters' packages read
-    "specframe/testing/tables.py": {"below"},  # `LazyUniform`
     "specframe/training/online.py": {"held"},  # an option of recipes
 }
-"""Those of the public interface, of recipes and of files, which stay."""
+"""Those of recipes and of files, which stay."""
 IMPORTED = re.compile(r"from specframe\.plugin import (\([^)]*\)|.*)")
 
 

@@ -150,7 +150,7 @@ def test_runs_are_greedy_chains() -> None:
                 wanted[0, accepted] += 1
                 accepted += 1
             root += accepted + 1
-    found = Guesses.along(Student(student, position, mask, torch.ones(length, dtype=torch.int64)), teacher).counted()
+    found = Guesses.of_texts(Student(student, position, mask, torch.ones(length, dtype=torch.int64)), teacher).counted()
     assert found.tolist() == wanted.tolist()
 
 

@@ -73,7 +73,7 @@ class Fused:
             raise CompositionError("the first drafter of fused builds its own tree: remove fused's `tree`")
         if second.promise.draws != {Draw.TOP}:
             raise CompositionError("the second drafter of fused must build its own tree, and must not sample")
-        if first.promise.ahead or second.promise.ahead:
+        if first.promise.overlaps_scoring or second.promise.overlaps_scoring:
             raise CompositionError("a drafter that drafts `ahead` stands alone: fused takes the drafter in it")
         if tail < 0 or not 0 <= plausible < 1:
             raise InputError(
@@ -157,7 +157,7 @@ class Fused:
         costs, extended = context.costs, context
         if costs is not None:
             valid, _, _ = draft.columns
-            extended = replace(context, costs=costs.beyond(max(map(sum, valid)) - 1))
+            extended = replace(context, costs=costs.with_required_nodes(max(map(sum, valid)) - 1))
         copied = self.second.propose(root, None, extended)
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)

@@ -200,13 +200,13 @@ class ModelDrafter(ReadModel):
         return HeadModel(self._reader.model)
 
     def read_exits(
-        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+        self, tokens: Tensor, exits: Sequence[int], layer_mask: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
         """Returns for each exit, a number of layers, a function that computes its logits [B, L, V], with gradients.
 
-        Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+        Where `layer_mask` [layers, B] is False, a layer passes a text's states on unchanged.
         """
-        return read_exits(self._reader.model, self._ending, tokens, checked_exits(exits, self.depth), kept)
+        return read_exits(self._reader.model, self._ending, tokens, checked_exits(exits, self.depth), layer_mask)
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
         """The texts [B, L] with the tokens from `start` [B] >= 1 on replaced by samples of the model, [B, L]."""

@@ -197,7 +197,7 @@ class ModelReading:
         chosen = self._parts[part]
         taps = frozenset[str]()
         if chosen is not None and part < len(self.deeper):
-            taps = frozenset({f"layer.{chosen.kept[-1]}"})
+            taps = frozenset({f"layer.{chosen.active_layers[-1]}"})
         tokens = asked.tokens if self._vocab is None else asked.tokens.clamp(max=self._vocab - 1)
         positions = asked.positions.clamp(max=self._context - 1)
         asked = replace(asked, tokens=tokens, positions=positions, layers=chosen, taps=taps)

@@ -227,19 +227,19 @@ def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
 
 
 def read_exits(
-    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], running: Tensor | None = None
+    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], layer_mask: Tensor | None = None
 ) -> list[Callable[[], Tensor]]:
     """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
     The logits are `ending` applied to the output of the exit's last layer, with gradients for the whole model. One
-    forward pass serves all exits. Where `running` [layers, B] is False, a layer passes a text's states on
+    forward pass serves all exits. Where `layer_mask` [layers, B] is False, a layer passes a text's states on
     unchanged.
     """
     found = architectures.layers(model, model.config.get_text_config())
     assert found is not None, "a target's layers are in one list"
     states: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        for layer, runs in zip(found[1], () if running is None else running, strict=running is not None):
+        for layer, runs in zip(found[1], () if layer_mask is None else layer_mask, strict=layer_mask is not None):
             stack.callback(layer.register_forward_hook(partial(_leave_out, runs), with_kwargs=True).remove)
         for count in exits:
             stack.callback(found[1][count - 1].register_forward_hook(make_hook(str(count), states)).remove)

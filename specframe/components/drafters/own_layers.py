@@ -209,7 +209,7 @@ class OwnLayers:
                 )
             return LayerChoice.first(self.exit, layers)
         chosen = LayerChoice.without(layers, self.skip["attention"], self.skip["mlp"])
-        if max(map(max, filter(None, self.skip.values()))) >= layers or not chosen.kept:
+        if max(map(max, filter(None, self.skip.values()))) >= layers or not chosen.active_layers:
             raise CompositionError(f"self: the target has layers 0 .. {layers - 1}, and skip is {self.skip}")
         return chosen
 

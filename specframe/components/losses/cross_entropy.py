@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specframe.components.losses.scored import at, both, log_target, mean, place, require_texts
+from specframe.components.losses.scored import both, gather_positions, log_target, mean, place, require_texts
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CrossEntropy:
         q = student.log_law  # [B, M, v]
         if self.labels == "text":
             require_texts(teacher, "cross-entropy with labels: text")
-            following = at(teacher.following, student.position)  # [B, M]
+            following = gather_positions(teacher.following, student.position)  # [B, M]
             mask = mask & (following >= 0)
             following, inside = place(following.clamp(min=0), student.support)
             mask = both(mask, inside)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.losses.scored import at, columns, log_target, mean, place
+from specframe.components.losses.scored import columns, gather_positions, log_target, mean, place
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Distillation:
         p = log_target(student, teacher)  # [B, M, v]
         q = student.log_law  # [B, M, v]
         soft = (p.exp() * (p - q)).sum(-1)  # [B, M]
-        best, inside = place(at(teacher.argmax, student.position), student.support)
+        best, inside = place(gather_positions(teacher.argmax, student.position), student.support)
         hard = -q.gather(-1, best[..., None]).squeeze(-1)  # [B, M]
         if inside is not None:
             mass = p.exp().sum(-1)
@@ -63,5 +63,8 @@ class TopKDistillation:
         """The mean over masked predictions, a scalar."""
         p = columns(teacher.log_law, student, teacher)  # [B, L, v]
         values, indices = p.topk(min(self.k, p.shape[-1]))  # [B, L, k], once for all predictions of a position
-        best, tokens = at(values.exp(), student.position), at(indices, student.position)  # [B, M, k]
+        best, tokens = (
+            gather_positions(values.exp(), student.position),
+            gather_positions(indices, student.position),
+        )  # [B, M, k]
         return mean(-(best * student.log_law.gather(-1, tokens)).sum(-1), student.mask)

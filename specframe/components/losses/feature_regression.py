@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch.nn.functional as F
 
-from specframe.components.losses.scored import at, mean
+from specframe.components.losses.scored import gather_positions, mean
 from specframe.kernel.errors import CompositionError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class FeatureRegression:
                 "the loss 'feature-regression' needs a drafter that predicts features; "
                 "use 'distillation' or 'cross-entropy' alone"
             )
-        truth = at(teacher.features[student.tap], student.position)  # [B, M, D]
+        truth = gather_positions(teacher.features[student.tap], student.position)  # [B, M, D]
         measure = F.mse_loss if self.distance == "mse" else F.smooth_l1_loss
         loss = measure(student.features.to(truth.dtype), truth, reduction="none")
         return mean(loss.mean(-1), student.mask)

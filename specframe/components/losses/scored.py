@@ -20,7 +20,7 @@ PLACES, PLACES_ON_DEVICE = 256, 8192
 """Positions per chunk on a CPU, whose cache should hold their logits, and on other devices."""
 
 
-def at(teacher: Tensor, position: Tensor) -> Tensor:
+def gather_positions(teacher: Tensor, position: Tensor) -> Tensor:
     """The teacher's values at the positions of the student's predictions: [B, L, ...], [B, M] -> [B, M, ...]."""
     rows = torch.arange(len(position), device=position.device)[:, None]
     return teacher[rows, position]
@@ -28,7 +28,7 @@ def at(teacher: Tensor, position: Tensor) -> Tensor:
 
 def log_target(student: Student, teacher: Teacher) -> Tensor:
     """The target's log-probabilities of the student's columns, at the predictions' positions: [B, M, v]."""
-    return at(columns(teacher.log_law, student, teacher), student.position)
+    return gather_positions(columns(teacher.log_law, student, teacher), student.position)
 
 
 def columns(values: Tensor, student: Student, teacher: Teacher) -> Tensor:

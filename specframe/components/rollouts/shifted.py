@@ -62,7 +62,7 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
     )
 
 
-def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offset: int = 0) -> Student:
+def predict_texts(drafter: Trainable, teacher: Teacher, noise: float, rollout: str, offset: int = 0) -> Student:
     """Predictions of one forward pass on the text's true features and tokens, masked beyond the text."""
     model = feature_drafter(drafter, rollout)
     pairs = shift(teacher, model.spec, model.block, model.levels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
+from specframe.components.rollouts.shifted import checked_noise, feature_drafter, predict_texts
 from specframe.neural.masks import require_offset
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TeacherForced:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` is ignored."""
-        return along(drafter, teacher, self.noise, "teacher-forced", self.offset)
+        return predict_texts(drafter, teacher, self.noise, "teacher-forced", self.offset)
 
 
 class AllLevels:
@@ -52,7 +52,7 @@ class AllLevels:
 
         Levels beyond the text are masked out.
         """
-        return along(drafter, teacher, self.noise, "all-levels")
+        return predict_texts(drafter, teacher, self.noise, "all-levels")
 
 
 class Groups:
@@ -75,4 +75,4 @@ class Groups:
         Levels beyond the text are masked out. A drafter in evaluation mode gets no noise.
         """
         model = feature_drafter(drafter, "groups")
-        return along(model, teacher, self.noise if model.module.training else 0.0, "groups")
+        return predict_texts(model, teacher, self.noise if model.module.training else 0.0, "groups")

@@ -156,7 +156,7 @@ class Dynamic:
         With costs per row, it is the largest number of such nodes worth scoring in any row: descendants of the others
         are no more likely than these nodes.
         """
-        if costs is None or not costs.apart:
+        if costs is None or not costs.ragged:
             return self.width
         paying = max(row.newest(count) for row, count in zip(rows, self._counts(rows, costs), strict=True))
         return min(max(paying, 1), self.width)

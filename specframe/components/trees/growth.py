@@ -127,17 +127,17 @@ class Forecast:
         self._level = 0
         self._origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
 
-    def below(self, beam: Tensor, above: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def next_level(self, beam: Tensor, parents: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, W, V] and confidence [B, W], or None, of the level below the beam's nodes [B, W].
 
-        `above` [B, W] is the index of each node's parent in the previous beam; None for the first
+        `parents` [B, W] is the index of each node's parent in the previous beam; None for the first
         beam.
         """
         if self._proposal is None or self._level == self._proposal.logits.shape[2]:
             self._proposal = self._expand(Frontier(self._growth.tree, beam)).whole
             self._level, self._origin = 0, None
-        elif above is not None:
-            self._origin = above if self._origin is None else self._origin.gather(1, above)
+        elif parents is not None:
+            self._origin = parents if self._origin is None else self._origin.gather(1, parents)
         logits = self._proposal.logits[:, :, self._level]  # [B, F, V]
         confidence = self._proposal.confidence
         if confidence is not None:

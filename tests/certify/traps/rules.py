@@ -213,7 +213,7 @@ class SharedWithDraft(Rejection):
 
     def coin(self, random: RandomSource, slot: int, share: Tensor) -> Tensor:
         """The acceptance test."""
-        return self.uniform.below(share) if self.share_test else random.bernoulli(share)
+        return self.uniform.less_than(share) if self.share_test else random.bernoulli(share)
 
     def bonus(self, random: RandomSource, left: Tensor, everything: Tensor) -> Tensor:
         """The residual by inverse cdf of the draft's uniform, unless only the test shares it."""
@@ -238,7 +238,7 @@ class ResidualFromTest(Rejection):
     def coin(self, random: RandomSource, slot: int, share: Tensor) -> Tensor:
         """The acceptance test, its number remembered."""
         self.uniform = LazyUniform(random, len(share))
-        return self.uniform.below(share)
+        return self.uniform.less_than(share)
 
     def bonus(self, random: RandomSource, left: Tensor, everything: Tensor) -> Tensor:
         """By inverse cdf of the remembered number where the slot was refused."""
@@ -260,7 +260,7 @@ class OneCoinPerNode(Rejection):
 
     def coin(self, random: RandomSource, slot: int, share: Tensor) -> Tensor:
         """The node's number against the slot's share."""
-        return self.uniform.below(share)
+        return self.uniform.less_than(share)
 
 
 class LongerOfTwo(Rejection):
@@ -329,4 +329,4 @@ class OneCoinPerRequest(Rejection):
         """The request's number against the slot's share."""
         if self.uniform is None:
             self.uniform = LazyUniform(random, len(share))
-        return self.uniform.below(share)
+        return self.uniform.less_than(share)

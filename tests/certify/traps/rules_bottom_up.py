@@ -148,7 +148,7 @@ class KeyedByPosition(Tests):
     def coin(self, random: RandomSource, slot: int, share: Tensor) -> Tensor:
         """The position's number against the share."""
         place = (self.position + slot).clamp(max=self.positions - 1)
-        hits = [u.below(torch.where(place == i, share, 0.0)) & (place == i) for i, u in enumerate(self.uniforms)]
+        hits = [u.less_than(torch.where(place == i, share, 0.0)) & (place == i) for i, u in enumerate(self.uniforms)]
         return torch.stack(hits).any(0)
 
 

@@ -66,7 +66,7 @@ def test_where_nothing_pays_the_root_is_scored_alone():
     taken=st.integers(0, 3),
 )
 def test_the_most_probable_nodes_are_kept_as_long_as_they_pay(drafter, slope, first, taken):
-    costs = Costs.of({1: 1.0, 2: 1.0 + first + slope, 10: 1.0 + first + 9 * slope}).beyond(taken)
+    costs = Costs.of({1: 1.0, 2: 1.0 + first + slope, 10: 1.0 + first + 9 * slope}).with_required_nodes(taken)
     whole, tree = grown(drafter, None, depth=1), grown(drafter, costs, depth=1)
     for row in (0, 1):
         every = sorted((value(drafter, nodes) for nodes in paths_of(whole, row)), reverse=True)

@@ -110,7 +110,7 @@ class States(RowSession):
         """
         first, (tokens, features), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         (batch, length), device = tokens.shape, tokens.device
-        more, counts = tensor_on(device, [fresh, pending.held])  # [B] each
+        more, counts = tensor_on(device, [fresh, pending.counts])  # [B] each
         rows = torch.arange(batch, device=device)
 
         text = torch.cat([self.recent[first:], tokens], 1)  # [B, n + M]
@@ -125,8 +125,8 @@ class States(RowSession):
 
         self.reserve(2 * (max(starts) + length))
         slots = torch.arange(2 * length, device=device) + 2 * (counts - more)[:, None]  # [B, 2 M]
-        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], 2 * max(pending.held), first)
-        mask = self.seen(pending.held)[:, None, None].expand(-1, -1, 2 * length, -1)
+        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], 2 * max(pending.counts), first)
+        mask = self.seen(pending.counts)[:, None, None].expand(-1, -1, 2 * length, -1)
         states = self.layer(entries, (slots + 1) // 2, mask, self.cache)  # [B, 2 M, D]
         return Blocks.of_root(states[rows, 2 * more - 1][:, None], (), counts)
 

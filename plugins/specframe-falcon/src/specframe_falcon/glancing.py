@@ -81,7 +81,7 @@ class Glancing:
             first = shifted.student(model, predicted, pairs)
         assert predicted.features is not None
         chosen = first.argmax  # [B, n], guess of the token after position i + block
-        wrong = (chosen != scored.at(teacher.argmax, pairs.position)) & pairs.mask
+        wrong = (chosen != scored.gather_positions(teacher.argmax, pairs.position)) & pairs.mask
         count = (self._share(progress) * wrong.sum(-1)).long()  # [B]
         if self.reading == "released":
             inputs = _revealed(model, teacher, pairs, true, count)
@@ -107,11 +107,11 @@ def _revealed(
     """Returns inputs in which `count` [B] rows hold what they have to predict: features [B, n, D], tokens [B, n]."""
     last = teacher.tokens.shape[1] - 1  # no token follows the last one
     shown = peeks(pairs.mask & (pairs.position < last), model.block, count)
-    answers = scored.at(model.fuse(gather(model.spec, teacher.features)), pairs.position)  # [B, n, D]
+    answers = scored.gather_positions(model.fuse(gather(model.spec, teacher.features)), pairs.position)  # [B, n, D]
     following = (pairs.position + 1).clamp(max=last)
     return (
         torch.where(shown[..., None], answers, true),
-        torch.where(shown, scored.at(teacher.tokens, following), pairs.tokens),
+        torch.where(shown, scored.gather_positions(teacher.tokens, following), pairs.tokens),
     )
 
 

@@ -45,7 +45,7 @@ class Beam:
         mass = torch.ones_like(beam, dtype=torch.float64)  # [B, W], the law of the path to each
         parent_index: Tensor | None = None
         while growth.levels < self.depth:
-            logits, _ = forecast.below(beam, parent_index)
+            logits, _ = forecast.next_level(beam, parent_index)
             law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
             parent_index, tokens, mass = draw_level(law, mass, self.width, context.random)

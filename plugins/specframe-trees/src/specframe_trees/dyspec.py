@@ -62,7 +62,7 @@ class DySpec:
         value = torch.ones_like(beam, dtype=torch.float64)  # [B, W] the law of the path to each
         parent_index: Tensor | None = None
         for _ in range(self.depth):
-            logits, _ = forecast.below(beam, parent_index)
+            logits, _ = forecast.next_level(beam, parent_index)
             law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
             tokens, values = slots.draw(law, value, number, row, self.width, context.random)  # [B, C], [B, C]

@@ -54,7 +54,7 @@ class StaticStep(nn.Module):
         place = node.clamp(0, count - 1)
         seen = (slots < length[:, None])[:, None] | (drawn & sees[:, :, place])  # [B, N, S]
         keys = torch.where(drawn, positions[:, place], slots)  # [B, S], positions
-        views = {kind: view.within(width) for kind, view in self._views.items()} or {"": ALL}
+        views = {kind: view.for_length(width) for kind, view in self._views.items()} or {"": ALL}
         masks = {}
         for view in dict.fromkeys(views.values()):
             hidden = ~seen | view.hides(positions[..., None], keys[:, None])

@@ -50,7 +50,7 @@ class LayerSubset:
             raise CompositionError(f"{original.config.model_type} does not keep its decoder layers in one list")
         decoder, layers = found
         self._layers: dict[int, nn.Module] = {
-            index: _with(layers[index], chosen.attention[index], chosen.mlp[index]) for index in chosen.kept
+            index: _with(layers[index], chosen.attention[index], chosen.mlp[index]) for index in chosen.active_layers
         }
         parts: dict[int, nn.Module | None] = {id(layers): nn.ModuleList(self._layers.values()), id(decoder): None}
         if headless:

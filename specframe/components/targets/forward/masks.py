@@ -28,7 +28,7 @@ class AttentionView:
         """Number of positions up to which everything is visible."""
         return self.window or self.chunk
 
-    def within(self, length: int) -> AttentionView:
+    def for_length(self, length: int) -> AttentionView:
         """The view itself where it hides any of the given number of positions, else `ALL`."""
         return self if self.limit is not None and length > self.limit else ALL
 
@@ -50,7 +50,7 @@ def masks_of(visibility: Visibility, positions: Tensor, views: Mapping[str, Atte
     Types with the same view of these positions share a mask. A mask is 0 where a query at `positions` [B, N] may attend
     and -inf elsewhere, [B or 1, 1, N, S].
     """
-    nearest = {kind: view.within(visibility.end) for kind, view in views.items()} or {"": ALL}
+    nearest = {kind: view.for_length(visibility.end) for kind, view in views.items()} or {"": ALL}
     made = {view: mask_of(visibility, positions, view, dtype) for view in dict.fromkeys(nearest.values())}
     if len(nearest) == 1 or all(mask is None for mask in made.values()):
         return next(iter(made.values()))

@@ -97,7 +97,9 @@ def _run(run: Run, tree: TokenTree, asked: Pass, rows: SlotMap, drafted: Drafted
         return run(asked, rows.memory)
     chosen = drafted.chosen.rest
     found = _resumed(run, drafted, asked, tree, rows)
-    upper_taps = frozenset(tap for tap in asked.taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.kept[0])
+    upper_taps = frozenset(
+        tap for tap in asked.taps if "." not in tap or int(tap.partition(".")[2]) >= chosen.active_layers[0]
+    )
     entry = found[f"layer.{drafted.chosen.whole - 1}"]
     logits, features = run(replace(asked, states=entry, layers=chosen, taps=upper_taps), rows.memory)
     return logits, {**found, **features}

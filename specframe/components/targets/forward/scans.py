@@ -64,7 +64,7 @@ class ScanInputs:
         inside = torch.arange(self.dt.shape[1], device=lengths.device) < lengths[:, None]  # [B, T]
         return replace(self, dt=self.dt * inside[..., None])
 
-    def along(self, paths: Tensor) -> ScanInputs:
+    def gather_paths(self, paths: Tensor) -> ScanInputs:
         """Returns the inputs gathered at nodes [B, A]."""
         rows = torch.arange(len(paths), device=paths.device)[:, None]
         x, dt, b, c = (part[rows, paths] for part in (self.x, self.dt, self.b, self.c))
@@ -105,7 +105,7 @@ class AncestorScan:
         state = states.before(index, len(steps.x))
         if states.paths is not None:
             y = scan_nodes(steps, states.paths.sees, state)
-            states.layer(index).after = lambda paths, counts: advance(steps.along(paths).ended(counts), state)
+            states.layer(index).after = lambda paths, counts: advance(steps.gather_paths(paths).ended(counts), state)
             return _skip(y, steps, given), steps.x.new_zeros(0)
         assert isinstance(states.visibility, Causal)
         text = steps.ended(tensor_on(steps.x.device, states.visibility.lengths))

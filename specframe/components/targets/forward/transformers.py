@@ -81,7 +81,7 @@ class TransformersForward:
         ):
             return False
         whole = asked.layers is None and asked.states is None and not asked.inputs and memory.rewindable
-        wide = all(view.within(visibility.end) is ALL for view in self.views.values())
+        wide = all(view.for_length(visibility.end) is ALL for view in self.views.values())
         asking = self.taps.attentions
         known = all(layer.config._attn_implementation == "sdpa" for layer in asking)  # type: ignore[union-attr]
         return whole and wide and visibility.sees.is_cpu and len(asking) == self.taps.layers and known

@@ -183,9 +183,9 @@ class BlockSession(RowSession):
         device = tokens.device
         new = self.network.remember(context, self.aim_after(pending, tokens.shape[1]))
         memory = [self.cache.update(*part, layer) for layer, part in enumerate(new)]
-        sees = self.seen(pending.held)
+        sees = self.seen(pending.counts)
         sees = pad(sees, (0, self.cache.width - sees.shape[1]))[:, None]  # [B, 1, W]
-        counts = tensor_on(device, pending.held)
+        counts = tensor_on(device, pending.counts)
         ends = tensor_on(device, pending.fresh)[:, None] - 1
         rows = self.network.start(tokens.gather(1, ends), self.embed)  # [B, 1, S, H]
         states = self.network(rows, memory, sees, counts[:, None])[:, 0]  # [B, K, H]

@@ -50,7 +50,7 @@ class DPace:
     def weights(self, student: Student, teacher: Teacher) -> Tensor:
         """Returns the weight of each prediction, [B, M]."""
         scored.require_texts(teacher, "d-pace")
-        best, inside = scored.place(scored.at(teacher.argmax, student.position), student.support)
+        best, inside = scored.place(scored.gather_positions(teacher.argmax, student.position), student.support)
         right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]
         if inside is not None:
             right = torch.where(inside, right, 0)

@@ -195,7 +195,7 @@ class ParallelSession(FeatureSession):
         batch, length, _ = pairs.shape
         masks = self.network.mask(pairs[:, -1])  # [B, K - 1, 2H]
         extra = masks.shape[1]
-        counts = tensor_on(device, pending.held)
+        counts = tensor_on(device, pending.counts)
         steps = torch.arange(length, device=device)
         places = tensor_on(device, starts)[:, None] + steps  # [B, M]
         after = max(starts) + length  # the first slot after the pairs of all rows

@@ -218,7 +218,7 @@ def _require_review(review: Drafter) -> None:
 def _require_draft(draft: Drafter) -> None:
     """Raises CompositionError for a drafter that proposes no chains after a draft."""
     own = draft.promise
-    if own.ahead:
+    if own.overlaps_scoring:
         raise CompositionError("a drafter that drafts `ahead` stands alone: cascade takes the drafter in it")
     if own.complete and own.nodes != 1 and not isinstance(draft, Cascade) and continuation_of(draft) is None:
         raise CompositionError(

@@ -147,10 +147,10 @@ class Nested:
         return logits
 
     def read_exits(
-        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+        self, tokens: Tensor, exits: Sequence[int], layer_mask: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
         """Returns for each exit a function that computes its logits of texts [B, L]."""
-        found: Sequence[Callable[[], Tensor]] = self.drafter.read_exits(tokens, exits, kept)
+        found: Sequence[Callable[[], Tensor]] = self.drafter.read_exits(tokens, exits, layer_mask)
         return found
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:

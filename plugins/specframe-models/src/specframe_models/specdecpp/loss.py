@@ -59,8 +59,10 @@ class AcceptanceLoss:
     def accepted(self, student: Student, teacher: Teacher) -> Tensor:
         """Returns the probability that the token drafted by each prediction is accepted: [B, M]."""
         if self.temperature == 0:
-            return (scored.at(teacher.argmax, student.position) == student.argmax).to(student.log_law.dtype)
-        p = scored.at(scored.columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]
+            return (scored.gather_positions(teacher.argmax, student.position) == student.argmax).to(
+                student.log_law.dtype
+            )
+        p = scored.gather_positions(scored.columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]
         if self.draw is Draw.TOP:
             return p.gather(-1, student.logits.argmax(-1, keepdim=True)).squeeze(-1)
         q = (student.log_law / self.temperature).softmax(-1)

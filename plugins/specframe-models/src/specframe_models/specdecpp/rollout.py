@@ -58,7 +58,7 @@ def reached(student: Student, teacher: Teacher) -> Tensor:
     Levels that the student does not have count as true.
     """
     batch, length = teacher.tokens.shape
-    following = scored.at(teacher.tokens, (student.position + 1).clamp(max=length - 1))
+    following = scored.gather_positions(teacher.tokens, (student.position + 1).clamp(max=length - 1))
     right = student.argmax == following  # [B, M]
     levels = int(student.level.max())
     rows = torch.arange(batch, device=right.device)[:, None]

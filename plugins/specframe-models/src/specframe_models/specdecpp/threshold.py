@@ -56,7 +56,7 @@ class Threshold:
         going = torch.ones_like(root, dtype=torch.bool)[:, None]
         parent_index: Tensor | None = None
         while growth.levels < self.depth and self._goes_on(going):
-            logits, confidence = forecast.below(node, parent_index)  # [B, 1, V], [B, 1]
+            logits, confidence = forecast.next_level(node, parent_index)  # [B, 1, V], [B, 1]
             if confidence is None:
                 confidence = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).amax(-1)
             reached = reached * confidence

@@ -52,7 +52,7 @@ class Excerpt:
         tokens: int | None = None,
         select: PromptSelection | None = None,
     ) -> None:
-        if drafter.taps or drafter.promise.uses_target_layers or drafter.promise.ahead:
+        if drafter.taps or drafter.promise.uses_target_layers or drafter.promise.overlaps_scoring:
             raise CompositionError(
                 "the drafter of excerpt reads another prompt than the target, so it cannot use the target's features, "
                 "layers or keys, nor draft ahead; try a `model`"

@@ -51,7 +51,7 @@ class Exits(RowSession):
         Only the outputs at the roots are used. Before a draft starts there are none, and zeros are returned.
         """
         exits = pending.pairs[-1]
-        counts, device = tensor_on(exits.device, pending.held), exits.device
+        counts, device = tensor_on(exits.device, pending.counts), exits.device
         rows, ends = torch.arange(len(exits), device=device), tensor_on(device, pending.fresh)
         roots = None
         if pending.first == 0:
@@ -60,7 +60,7 @@ class Exits(RowSession):
             exits = pad(exits, (0, 0, 0, 1))
             exits[rows, ends] = roots[:, 0]
         length = exits.shape[1]
-        seen = self.seen([count + (roots is not None) for count in pending.held])
+        seen = self.seen([count + (roots is not None) for count in pending.counts])
         slots = self.aim_after(pending, length, seen.shape[1])
         outputs = self.network(exits, slots, seen[:, None, None].expand(-1, -1, length, -1), self.cache)
         root_outputs = torch.zeros_like(outputs[:, :1]) if roots is None else outputs[rows, ends][:, None]

@@ -56,7 +56,7 @@ class LongSession(FeatureSession):
         """Caches the keys and values of pending tokens; the root's outputs are computed when a draft begins."""
         x = pending.pairs[0]
         self.cache.update(*self.network.remember(x, self.aim_after(pending, x.shape[1])), 0)
-        return Blocks.of_root(torch.zeros_like(x[:, :1]), (), tensor_on(x.device, pending.held))
+        return Blocks.of_root(torch.zeros_like(x[:, :1]), (), tensor_on(x.device, pending.counts))
 
     def expand(self, frontier: Frontier) -> Predicted:
         """Returns the predictions below each frontier node; the root, which starts a draft, sees its own entry."""

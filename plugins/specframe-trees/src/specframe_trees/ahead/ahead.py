@@ -107,7 +107,7 @@ class Ahead:
             exact=own.exact,
             fixed_sibling_count=True,
             row_independent=own.row_independent,
-            ahead=True,
+            overlaps_scoring=True,
         )
         self.taps = drafter.taps
         self._drafted: Prepared | None = None

@@ -24,33 +24,32 @@ def render(rows: Sequence[Row]) -> str:
     parts = [
         "# Architectures\n",
         "<!-- Written by `python -m tests.components.targets.registry`: run it again to change the page. -->\n",
-        "Every causal language model in the registry of transformers "
-        f"{transformers.__version__}, and every model that reads images and writes text, tiny and with random weights: "
-        "three text prompts of different lengths are decoded together by random trees of "
-        f"{NODES} nodes, and compared with `generate` of each alone: {COUNT} tokens, and the logits before each of "
-        f"them. {count['identical']} decode identically, {count['refused']} are refused, {count['wrong']} decode "
-        "wrongly. Any other model is tried when it is loaded for the first time: a batch and a small tree are compared "
-        "with plain forward passes: the result is remembered in the cache folder (`SPECFRAME_CACHE`).\n",
+        "The table covers every causal language model in the registry of transformers "
+        f"{transformers.__version__}, and every model that reads images and writes text, each tiny and with random "
+        f"weights. Three text prompts of different lengths are decoded together by random trees of {NODES} nodes. "
+        f"{COUNT} tokens, and the logits before each, are compared with `generate` of each prompt alone. "
+        f"{count['identical']} decode identically, {count['refused']} are refused, {count['wrong']} decode wrongly. "
+        "Any other model is tested when it is first loaded, by comparing a batch and a small tree with plain forward "
+        "passes; the result is stored in the cache folder (`SPECFRAME_CACHE`).\n",
         "## Identical\n",
         _listed(row for row in identical if not reads_images(row.name)),
         "By the text decoder of a model that reads images, too:\n",
         _listed(row for row in identical if reads_images(row.name)),
         "## After images\n",
-        "After [an image](../howto/model.md#images), too, where inputs could be made for a random model of the kind. "
-        "Any other is tried with the first image that it reads: a tree after it is compared with plain forward "
-        "passes.\n",
+        "Results after [an image](../howto/model.md#images), if inputs could be made for a random model. Any other model "
+        "is tested with the first image that it reads, by comparing a tree after it with plain forward passes.\n",
         *_table(((row.name, row.images or UNTRIED) for row in rows if _sees(row)), "after an image"),
         "## Own layers\n",
-        f"Of these {len(identical)}, {len(drafting)} can [draft with their own layers](../methods/self.md): the same "
-        "texts come out when the first half of the layers drafts, or all but one, and verification starts above them. "
-        "The others are refused:\n",
+        f"Of these {len(identical)}, {len(drafting)} can [draft with their own layers](../methods/self.md): texts are "
+        "identical if the first half of the layers drafts, or all but one, and verification resumes above them. The "
+        "others are refused:\n",
         *_table((row.name, row.layers.removeprefix(f"{row.name} ")) for row in identical if row.layers),
     ]
     for outcome, title in (("refused", "Refused"), ("wrong", "Wrong"), ("not built", "Not tried")):
         chosen = [row for row in rows if row.outcome == outcome]
         if chosen:
             parts += [f"## {title}\n", *_table((row.name, row.detail.removeprefix(f"{row.name} ")) for row in chosen)]
-    parts.append("*Not tried* means that no small model of it could be made here, or that its own `generate` fails.\n")
+    parts.append("*Not tried* means that no small model could be made, or that its own `generate` fails.\n")
     return "\n".join(parts)
 
 

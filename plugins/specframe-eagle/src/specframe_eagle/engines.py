@@ -86,7 +86,10 @@ def export(
         ("reads", "the target's last hidden state, after its final norm"),
         ("fc.bias", "none" if BIAS not in tensors else "zero" if not bool(tensors[BIAS].any()) else "as trained"),
         ("LM head", f"the target's, all {target.config.vocab_size:,} tokens{share}"),
-        ("embedding", "the target's" if EMBEDDING not in tensors else MOVED if moved else "its own copy of the target's"),
+        (
+            "embedding",
+            "the target's" if EMBEDDING not in tensors else MOVED if moved else "its own copy of the target's",
+        ),
         ("dtype", config["torch_dtype"]),
     )
     stored = {name: tensor.to(layout.dtype) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Drafting models, as a specframe plugin; importing this package imports no torch."""
+"""Drafting models; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specframe.plugin import Register, hookimpl
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers what drafts with models of their own, and what trains these."""
+    """Registers the drafters that have models of their own, and the rollouts, losses and heads that train them."""
     register(
         "drafter",
         "nested",

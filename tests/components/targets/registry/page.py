@@ -36,8 +36,8 @@ def render(rows: Sequence[Row]) -> str:
         "By the text decoder of a model that reads images, too:\n",
         _listed(row for row in identical if reads_images(row.name)),
         "## After images\n",
-        "Results after [an image](../howto/model.md#images), if inputs could be made for a random model. Any other model "
-        "is tested with the first image that it reads, by comparing a tree after it with plain forward passes.\n",
+        "Results after [an image](../howto/model.md#images), if inputs could be made for a random model. Any other "
+        "model is tested with the first image that it reads, by comparing a tree after it with plain forward passes.\n",
         *_table(((row.name, row.images or UNTRIED) for row in rows if _sees(row)), "after an image"),
         "## Own layers\n",
         f"Of these {len(identical)}, {len(drafting)} can [draft with their own layers](../methods/self.md): texts are "

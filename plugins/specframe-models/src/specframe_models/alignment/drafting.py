@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specframe.plugin import Predicted, Teacher, Trainable
 
     Draw = Callable[[Tensor], Tensor]
-    """Columns [..] of logits [.., v]."""
+    """A function from logits [.., v] to columns [..]."""
 
 
 def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
@@ -31,20 +31,20 @@ def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class TextDrafting:
-    """The drafts of a language model."""
+    """Drafts of a language model."""
 
     model: LanguageModelDrafter
     first = 0
 
     def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """The token drawn after each position, the same for every root: [B, L, levels]."""
+        """Returns the token drawn after each position, equal for every root: [B, L, levels]."""
         drawn = draw(self.model.read_text(teacher.tokens))  # [B, L]
         return torch.stack([drawn.roll(-step, 1) for step in range(levels)], 2)
 
     def extend(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> tuple[Tensor, None]:
-        """The logits [B, K, v] below the last level of the drafts, given texts and drafts, tokens [B, L + levels K].
+        """Returns the logits [B, K, v] below the last level of drafts, given their tokens [B, L + levels K].
 
-        Nothing is fed back.
+        No features are fed back.
         """
         logits = self.model.read_text(tokens, drafts)
         count = drafts.roots.shape[1]
@@ -53,9 +53,9 @@ class TextDrafting:
         return logits[torch.arange(len(tokens), device=tokens.device)[:, None], drafts.roots], None
 
     def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
-        """The predictions at all roots and tokens of the drafts, level after level: [B, (levels + 1) K].
+        """Returns the predictions at all roots and draft tokens, level after level: [B, (levels + 1) K].
 
-        The mask is the teacher's, whose tokens are [B, L + levels K]. Gradients reach the module.
+        Tokens are the teacher's [B, L + levels K], and so is the mask. Gradients reach the module.
         """
         position, level = places(drafts)
         logits = self.model.read_text(teacher.tokens, drafts)
@@ -65,7 +65,7 @@ class TextDrafting:
 
 @dataclass(frozen=True)
 class FeatureDrafting:
-    """The drafts of a drafter that reads pairs (features i, token i + 1) and feeds its predictions back."""
+    """Drafts of a drafter that reads pairs (features i, token i + 1) and feeds its predictions back."""
 
     model: FeatureDrafter
     first = 1
@@ -86,7 +86,7 @@ class FeatureDrafting:
     def extend(
         self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The logits of the last level's entries, whose predicted features are fed back."""
+        """Returns the logits of the last level's entries, and their predicted features, which are fed back."""
         predicted = self._unroll(teacher, drafts, tokens, fed)
         entry = self._entries(drafts)[:, -drafts.roots.shape[1] :]
         assert predicted.features is not None
@@ -101,7 +101,7 @@ class FeatureDrafting:
         return self.model.read(last)[:, :, 0], features if fed is None else torch.cat([fed, features], 1)
 
     def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
-        """One forward over the entries of the texts and of the drafts."""
+        """Predicts at the entries of texts and drafts in one forward pass."""
         predicted = self._unroll(teacher, drafts, teacher.tokens, fed)
         entry = self._entries(drafts)
         assert predicted.features is not None
@@ -111,7 +111,7 @@ class FeatureDrafting:
         return make_student(self.model, predicted, position, teacher.mask.gather(1, position), level)
 
     def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
-        """The predictions at the entries of the texts, and at those of the drafts' tokens after them."""
+        """Returns the predictions at the entries of the texts, and at those of the drafts' tokens after them."""
         length = drafts.length
         true = {tap: teacher.features[tap][:, : length - 1] for tap in self.model.spec.reads}
         features = self.model.fuse(gather(self.model.spec, true))
@@ -123,16 +123,16 @@ class FeatureDrafting:
         return self.model.unroll(torch.cat([features, fed], 1), tokens[:, 1:], draft_positions(pairs), seen)
 
     def _entries(self, drafts: Drafts) -> Tensor:
-        """The entries that predict the successors of roots and drafted tokens: [B, (levels + 1) K]."""
+        """Returns the entries that predict the successors of roots and drafted tokens: [B, (levels + 1) K]."""
         return places(drafts)[0] - 1
 
 
 Drafting = TextDrafting | FeatureDrafting
-"""A drafter's drafts after texts: below positions from `first` on, the tokens above them being the text's own."""
+"""A drafter's drafts along texts: below positions from `first` on, where the tokens above are the text's own."""
 
 
 def drafting(drafter: Trainable) -> Drafting:
-    """Returns the drafting of this drafter. Raises CompositionError if its drafts cannot be laid side by side."""
+    """Returns the drafting of this drafter. Raises CompositionError if its drafts cannot be computed in parallel."""
     if isinstance(drafter, LanguageModelDrafter):
         return TextDrafting(drafter)
     if (
@@ -149,5 +149,5 @@ def drafting(drafter: Trainable) -> Drafting:
 
 
 def _gathered(values: Tensor, entry: Tensor) -> Tensor:
-    """The values [B, n, ..] of entries [B, m]: [B, m, ..]."""
+    """Gathers values [B, n, ..] at entries [B, m]: [B, m, ..]."""
     return values[torch.arange(len(entry), device=entry.device)[:, None], entry]

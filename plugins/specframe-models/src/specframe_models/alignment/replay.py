@@ -1,4 +1,4 @@
-"""Draft-OPD's replay: the drafter's own drafts from where verification rejected them, taught by the target."""
+"""Draft-OPD's replay: the drafter's drafts from the positions where verification rejected it, taught by the target."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 class Replayed(Teacher):
     """The target's answers for texts and for the drafts after them."""
 
-    fed: Tensor | None = None  # [B, levels K, D], the predicted features that stand in for the drafts' true ones
+    fed: Tensor | None = None  # [B, levels K, D], predicted features that replace the drafts' true ones
 
 
 class Replay:
-    """A drafter's predictions along drafts of its own, from where verification rejected them (Draft-OPD, 2605.29343).
+    """A drafter's predictions along its own drafts, from where verification rejected it (Draft-OPD, 2605.29343).
 
-    Texts are the target's answers, so that speculative decoding is simulated along them: a cycle drafts `levels`
-    tokens, and those that differ from the text are rejected. From the roots of such cycles the drafter drafts anew, and
-    the target gives its distribution after every token of these drafts, accepted or not, for all drafts of a text in
-    one forward pass. The predictions of all levels are scored. So the drafter learns the target's answers to its own
-    mistakes, which no text of the target holds. No gradient flows through the drafting.
+    Texts are the target's answers, so speculative decoding is simulated along them: a cycle drafts `levels` tokens, and
+    those that differ from the text are rejected. From the roots of such cycles the drafter drafts anew. The target
+    gives its distribution after every token of these drafts, accepted or not, for all drafts of a text in one forward
+    pass. The predictions of all levels are scored. The drafter thus learns the target's answers after its own mistakes,
+    which the target's texts do not contain. No gradient flows through the drafting.
 
     For language models and for drafters that feed predicted features back, such as `eagle` and `eagle3`; these features
-    are fixed, as in `multi-step`. It is meant for a drafter that has been trained on texts before. Losses must compare
-    with the target's distribution, since what follows a drafted token is in no text.
+    are fixed, as in `multi-step`. It is meant for a drafter that was already trained on texts. Losses must compare with
+    the target's distribution, because no text contains the tokens after a drafted one.
 
-    Source: arXiv 2605.29343, by its abstract; how many roots, and how drafts are drawn, are this project's.
+    Source: arXiv 2605.29343, by its abstract; the number of roots and the drafting are this project's choices.
 
     Args:
-        levels: how many tokens a draft has: as many as in decoding.
-        roots: the most drafts of a text; where more were rejected, these are chosen at random.
-        temperature: at which the drafter drafts, 0: its most probable tokens.
+        levels: number of tokens in a draft, as in decoding.
+        roots: maximum number of drafts per text; if more were rejected, these are chosen at random.
+        temperature: of the drafting, 0: the most probable tokens.
     """
 
     def __init__(self, *, levels: int = 4, roots: int = 16, temperature: float = 0.0) -> None:
@@ -60,9 +60,9 @@ class Replay:
         self.temperature = temperature
 
     def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Replayed:
-        """The target's answers for texts [B, L] and the drafts after them; mask [B, L] is that of a cycle's text.
+        """Returns the target's answers for texts [B, L] and the drafts after them; mask [B, L] is of a cycle's text.
 
-        In the teacher the mask has the roots and the drafts' tokens up to the first that ends a text.
+        The teacher's mask marks the roots and the drafts' tokens up to the first that ends a text.
         """
         model, length = drafting(drafter), tokens.shape[1]
         with torch.no_grad(), _evaluated(drafter):
@@ -78,8 +78,7 @@ class Replay:
         return Replayed(**{each.name: getattr(answers, each.name) for each in fields(Teacher)}, fed=fed)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions along the drafts or, for a teacher without drafts, along the texts. `progress` is not
-        used."""
+        """Returns the predictions along the drafts or, for a teacher without drafts, the texts; ignores `progress`."""
         model = drafting(drafter)
         if isinstance(teacher, Replayed) and teacher.drafts is not None:
             return model.predict(teacher, teacher.drafts, teacher.fed)
@@ -90,7 +89,7 @@ class Replay:
     def _draft(
         self, model: Drafting, drafter: Trainable, teacher: Teacher, drafts: Drafts
     ) -> tuple[Drafts, Tensor, Tensor | None]:
-        """The drafts below the roots without their last tokens, which predict nothing; and the fed-back features."""
+        """Returns the drafts below the roots without their last tokens, which predict nothing; fed-back features."""
         support = support_of(drafter)
         tokens, fed = teacher.tokens, None
         for level in range(1, self.levels):
@@ -101,7 +100,7 @@ class Replay:
         return drafts, tokens, fed
 
     def _draw(self, logits: Tensor) -> Tensor:
-        """Columns [..] of logits [.., v]."""
+        """Draws columns [..] of logits [.., v]."""
         if self.temperature == 0:
             return logits.argmax(-1)
         law = (logits.float() / self.temperature).softmax(-1)
@@ -110,7 +109,7 @@ class Replay:
 
 @contextmanager
 def _evaluated(drafter: Trainable) -> Iterator[None]:
-    """Drafting drops nothing out."""
+    """Switches dropout off while drafting."""
     module, training = drafter.module, drafter.module.training
     module.eval()
     try:

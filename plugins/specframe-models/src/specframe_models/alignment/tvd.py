@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from specframe.plugin import Student, Teacher
 
 LEAST = 1e-2
-"""The smallest deviation of the rewards that is divided by."""
+"""Lower bound of the rewards' standard deviation, by which advantages are divided."""
 
 
 class TVDPlus:
     """Total variation, whose gradient is a policy gradient with a normalised advantage (TVD++, arXiv 2403.00858).
 
-    The gradient of TV(p, q) is - E[r(x) grad log q(x)] over tokens x drawn from q, where the reward r is 1 where
-    p(x) >= q(x) and else 0. TVD++ puts the advantage (r - mu) / sigma in its place, with mean and deviation of the
-    rewards over a batch's tokens. Here nothing is drawn: the expectation is the sum over the vocabulary, and mu and
-    sigma are those of all tokens that could be drawn. The value is TV(p, q), by which runs can be compared.
+    The gradient of TV(p, q) is - E[r(x) grad log q(x)] over tokens x drawn from q, where the reward r is 1 if p(x) >=
+    q(x) and otherwise 0. TVD++ replaces r by the advantage (r - mu) / sigma, with mean and deviation of the rewards
+    over a batch's tokens. Here nothing is drawn: the expectation is the sum over the vocabulary, and mu and sigma are
+    over all tokens that could be drawn. The value is TV(p, q), so that runs can be compared.
 
-    In an exact expectation mu changes nothing, since E[grad log q] is 0: TV's gradient divided by sigma remains. It is
-    scaled up where the drafter is nearly always or nearly never rejected, by at most 100.
+    In an exact expectation mu has no effect, because E[grad log q] is 0; TV's gradient divided by sigma remains. It is
+    enlarged where the drafter is nearly always or nearly never rejected, by at most 100.
 
-    Both distributions are at temperature 1. Of a drafter with a support the target's mass outside it is lost.
+    Both distributions are at temperature 1. For a drafter with a support, the target's mass outside it is lost.
 
     Args:
-        over: the tokens that mu and sigma are taken of: those of the batch, or of each position by itself.
+        over: the tokens over which mu and sigma are computed: those of the batch, or of each position.
     """
 
     detaches = True
@@ -43,7 +43,7 @@ class TVDPlus:
         self.rowwise = over == "position"
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """The mean of TV(p, q) over masked predictions, a scalar, with the gradient of TVD++."""
+        """Returns the mean of TV(p, q) over scored predictions, a scalar, with the gradient of TVD++."""
         p, q = target_law(student, teacher), student.log_law  # [B, M, v], logarithms
         far = 1 - torch.minimum(p, q).exp().sum(-1).detach()  # [B, M]
         surrogate = -(self.weights(p, q, student.mask) * q).sum(-1)  # [B, M]
@@ -52,17 +52,17 @@ class TVDPlus:
 
     @torch.no_grad()
     def weights(self, p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
-        """Returns each token's weight on the gradient of log q, q times the advantage, given logarithms: [B, M, v]."""
+        """Returns each token's weight in the gradient of log q, q times the advantage, given logarithms: [B, M, v]."""
         drawn, reward = q.exp(), (p >= q).to(q.dtype)
         mean = (drawn * reward).sum(-1, keepdim=True)  # [B, M, 1]
         if self.over == "batch":
             mean = torch.where(mask[..., None], mean, 0).sum() / mask.sum().clamp(min=1)
-        deviation = (mean * (1 - mean)).clamp(min=0).sqrt()  # of a reward that is 0 or 1
+        deviation = (mean * (1 - mean)).clamp(min=0).sqrt()  # of a 0/1 reward
         return drawn * (reward - mean) / deviation.clamp(min=LEAST)
 
 
 def target_law(student: Student, teacher: Teacher) -> Tensor:
-    """The target's log-probabilities of the student's columns, where the predictions stand: [B, M, v].
+    """Returns the target's log-probabilities in the student's columns, at the predictions' positions: [B, M, v].
 
     Raises CompositionError for a teacher of another support.
     """

@@ -7,18 +7,17 @@ from torch import Tensor
 
 
 def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-    """The roots of the cycles whose draft is rejected in part, [B, L] bool.
+    """Returns the roots of cycles whose draft is partly rejected, [B, L] bool.
 
-    `choices` [B, L, levels] has the token drafted at each level below each root, where all tokens above it are the
-    text's own; tokens [B, L] is the text, assumed to be the target's answer, and mask [B, L] marks the positions that
-    count.
+    `choices` [B, L, levels] has the token drafted at each level below each root, if all tokens above it are the text's
+    own. tokens [B, L] is the text, assumed to be the target's answer; mask [B, L] marks the positions that count.
 
-    A root is an answer's token: what precedes it counts, too. A draft ends, without having failed, at the last position
-    that counts. The next cycle's root is the token after those accepted, which the target gave.
+    A root is a token of an answer: the position before it counts, too. A draft ends, without a rejection, at the last
+    position that counts. The next cycle's root is the token after the accepted ones, which the target gave.
     """
     length, levels = tokens.shape[1], choices.shape[2]
     judged = mask & mask.roll(-1, 1)
-    judged[:, -1] = False  # nothing follows the text's last token
+    judged[:, -1] = False  # the text's last token has no successor
     following = tokens.roll(-1, 1)
     expected = [_shifted(following, step) for step in range(levels)]
     counted = torch.stack([_shifted(judged, step) for step in range(levels)], 2).long().cumprod(2)  # [B, L, levels]
@@ -36,9 +35,9 @@ def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
 
 
 def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Chooses at most `count` of each row's roots [B, L] at random: positions [B, K], and which are real [B, K].
+    """Chooses at most `count` of each row's roots [B, L] at random: positions [B, K], and which are valid [B, K].
 
-    K is the largest number of roots that a row has, at most `count` and at least 1; padding positions are 1.
+    K is the largest number of chosen roots of a row, at least 1; padding positions are 1.
     """
     most = max(1, min(count, int(roots.sum(1).max())))
     order = torch.rand(roots.shape, device=roots.device) + roots
@@ -48,7 +47,7 @@ def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _shifted(values: Tensor, steps: int) -> Tensor:
-    """The values [B, L] shifted left by this number of positions; 0 beyond the end."""
+    """Shifts values [B, L] left by `steps` positions, with 0 beyond the end."""
     moved = torch.zeros_like(values)
     moved[:, : values.shape[1] - steps] = values[:, steps:]
     return moved

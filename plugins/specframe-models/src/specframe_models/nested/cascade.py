@@ -34,30 +34,30 @@ WrapExpand = Callable[["Expand"], "Expand"]
 
 
 class Cascade:
-    """Drafts a chain of a better drafter's tokens, several of which a forward pass of it gives.
+    """Drafts a chain of a better drafter's tokens, several per forward pass of that drafter.
 
-    `draft` proposes up to `ask` tokens after the chain so far; `review` reads them in one forward pass. A rule keeps a
-    prefix of them and adds a token of the reviewing drafter, until there are `tokens`. What was refused is dropped: the
-    draft is the chain.
+    `draft` proposes up to `ask` tokens after the chain so far, and `review` reads them in one forward pass. A rule
+    keeps a prefix of them and adds a token of the reviewing drafter, until there are `tokens`. Rejected tokens are
+    dropped: the draft is the chain.
 
-    With `draw: top` the chain is the one that `review` alone would draft, its most probable tokens. With `draw: iid`
-    every token is a draw from its distribution, which is recorded: by the rule `match` it draws each token itself, by
-    `recursive` it accepts and refuses draws of `draft` by speculative sampling. So every verifier is as lossless as
+    With `draw: top` the chain consists of the most probable tokens of `review`, as if it drafted alone. With `draw:
+    iid` every token is a draw from its distribution, which is recorded: the rule `match` draws each token, and the rule
+    `recursive` accepts and rejects draws of `draft` by speculative sampling. Every verifier is therefore as lossless as
     with `review` alone.
 
-    A cascade in the place of `draft` makes three levels. Sources: CS-Drafting's vertical cascade (Chen et al. 2024,
-    arXiv 2312.11462); TriForce (Sun et al. 2024, arXiv 2404.11912), whose code draws a refused token's replacement from
-    the reviewing distribution in place of the remaining one, which is not done here.
+    With a cascade as `draft` there are three levels. Sources: CS-Drafting's vertical cascade (Chen et al. 2024, arXiv
+    2312.11462); TriForce (Sun et al. 2024, arXiv 2404.11912), whose code draws the replacement of a rejected token from
+    the reviewing distribution instead of the remaining one, which is not done here.
 
     Options:
         draft: the cheap drafter: one that grows a tree policy, one that copies, such as `suffix`, another cascade, or
             none
         review: the better drafter: one that grows a tree policy and reads several nodes of a path at once, such as
             `model` and `self`
-        tokens: how many tokens a draft has
-        ask: how many tokens `draft` proposes at a time, at most
+        tokens: number of tokens in a draft
+        ask: maximum number of tokens that `draft` proposes at a time
         draw: top (the reviewing drafter's most probable tokens) or iid (draws from its distribution)
-        rule: how proposals are judged with `draw: iid`; with `top` both rules are the same
+        rule: how proposals are judged with `draw: iid`; with `top` both rules are equal
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Cascade:
         return Match() if self.rule == "match" else Recursive()
 
     def _changed(self, draft: Drafter, review: Drafter, tokens: int | None = None, ask: int | None = None) -> Cascade:
-        """A copy of this cascade with other drafters and, where given, other numbers."""
+        """Returns a copy of this cascade with other drafters and, if given, other numbers."""
         numbers = tokens or self.tokens, ask or self.ask
         return Cascade(draft=draft, review=review, tokens=numbers[0], ask=numbers[1], draw=self.draw, rule=self.rule)
 
     def untrained(self, vocab: int) -> Cascade:
-        """A copy whose drafters are untrained and for a target of `vocab` tokens."""
+        """Returns a copy with untrained drafters for a target of `vocab` tokens."""
         return self._changed(untrained_form(self.draft, vocab), untrained_form(self.review, vocab))
 
     def smaller(self) -> Cascade:
-        """A copy of three tokens at most, one of them asked for; of four and two above another cascade."""
+        """Returns a copy with at most three tokens, one of them asked for; with four and two above another cascade."""
         tokens, ask = (4, 2) if isinstance(self.draft, Cascade) else (3, 1)
         numbers = min(self.tokens, tokens), min(self.ask, ask)
         return self._changed(small_form(self.draft), small_form(self.review), *numbers)
 
     def watched(self, wrap: WrapExpand, wrap_search: object = None) -> Cascade:
-        """A copy whose forward passes go through `wrap`."""
+        """Returns a copy whose forward passes go through `wrap`."""
         twin = self._changed(self.draft.watched(wrap) if isinstance(self.draft, Cascade) else self.draft, self.review)
         twin._wrap, twin._counts = wrap, self._counts
         return twin
@@ -123,18 +123,18 @@ class Cascade:
         self.review.bind(target)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
-        spare = self.tokens * self.ask  # nodes of a draft that are proposed and refused
+        """Starts a session without rows."""
+        spare = self.tokens * self.ask  # proposed and rejected nodes of a draft
         self.draft.open(slots, room + spare)
         self.review.open(slots, room + spare)
 
     @torch.no_grad()
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A chain below root [B]; the root alone where a drafter is at its context's end."""
+        """Returns a chain below root [B]; the root alone if a drafter is at its context's end."""
         return self._enter(root, context, lambda level: self._chain(level, root))
 
     def _chain(self, level: ChainProposer, root: Tensor) -> TokenTree:
-        """The draft that this cascade's level makes."""
+        """Returns the draft of this cascade's level."""
         sketch = Sketch(root)
         made = level.propose(sketch, [0] * len(sketch), [self.tokens] * len(sketch))
         tokens = torch.cat([root[:, None], root.new_tensor(sketch.texts([nodes[-1] for nodes in made.nodes]))], 1)
@@ -150,7 +150,7 @@ class Cascade:
         )
 
     def _enter(self, root: Tensor, context: Context, then: Callable[[ChainProposer], TokenTree]) -> TokenTree:
-        """The tree that is made with this cascade's level, within drafts of all drafters below."""
+        """Returns the tree that `then` builds with this cascade's level, within drafts of all drafters below."""
 
         def with_draft(proposer: ChainProposer) -> TokenTree:
             def with_review(expand: Expand) -> TokenTree:
@@ -178,17 +178,17 @@ class Cascade:
         return expand if self._wrap is None else self._wrap(expand)
 
     def commit(self, committed: Committed) -> None:
-        """Passes the commit to both drafters."""
+        """Forwards the commit to both drafters."""
         self.draft.commit(committed)
         self.review.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
-        """Passes the cycle to the parts that observe."""
+        """Forwards the cycle to the parts that observe."""
         for part in self._observers:
             part.observe(cycle)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """The reviewing drafter's forward passes and what it kept of the proposals; what both drafters report."""
+        """Returns the reviewing drafter's statistics of passes and kept proposals, and the reports of both drafters."""
         own = self._counts.figures()
         found = {"review": own} if own else {}
         for name, part in (("draft", self.draft), ("review", self.review)):
@@ -216,7 +216,7 @@ def _require_review(review: Drafter) -> None:
 
 
 def _require_draft(draft: Drafter) -> None:
-    """Raises CompositionError for a drafter that proposes no chains after a draft."""
+    """Raises CompositionError for a drafter that cannot propose chains after a draft."""
     own = draft.promise
     if own.overlaps_scoring:
         raise CompositionError("a drafter that drafts `ahead` stands alone: cascade takes the drafter in it")

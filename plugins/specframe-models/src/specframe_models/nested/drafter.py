@@ -1,4 +1,4 @@
-"""A drafting model of several depths, as deep at every node as its confidence asks for."""
+"""A drafting model with several exits, which uses as many layers at every node as its confidence requires."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class Nested:
-    """S2D's drafter (Kavehzadeh et al. 2024, arXiv 2407.01955): the smallest sub-model that is sure answers.
+    """S2D's drafter (Kavehzadeh et al. 2024, arXiv 2407.01955): the smallest confident sub-model answers.
 
-    A sub-model consists of the first layers of a drafting model, read by its own final norm and LM head. At every node
-    the smallest one answers first; where its largest probability is below `confidence`, the next one does, and so on up
-    to the last, the whole model if its number of layers is not among the exits. Which one answers follows from the text
-    and the node's path alone, before a token is drawn, so that the recorded distribution is the one drawn from.
+    A sub-model consists of the first layers of a drafting model, read by its final norm and LM head. At every node the
+    smallest one is evaluated first. If its largest probability is below `confidence`, the next one is, and so on up to
+    the last, which is the whole model if its number of layers is not among the exits. The choice depends on the text
+    and the node's path alone and is made before a token is drawn, so the recorded distribution is the one drawn from.
 
-    An answer is that of a sub-model that has read the whole text: layers that did not run read the missed tokens later,
-    in the forward pass of their next answer. In a batch they run for all rows if one is unsure.
+    A sub-model answers after reading the whole text: layers that did not run read the missed tokens later, in the
+    forward pass of their next answer. In a batch they run for all rows if one row needs them.
 
-    Trained by the rollout `sorted`. It serves every target of its vocabulary, each with the confidence that suits it.
+    Trained by the rollout `sorted`. It can be used with every target of its vocabulary, each with its own confidence.
 
     Options:
         drafter: the drafting model, such as `model`
-        exits: after how many layers the sub-models end, ascending; at least one less than the model has
-        confidence: from which largest probability on a sub-model answers, at temperature 1; one for all or for each but
-            the last
-        whole: whether the whole model is the last one to be asked, where it is not among the exits
+        exits: numbers of layers of the sub-models, ascending; each smaller than the model's
+        confidence: largest probability, at temperature 1, from which a sub-model answers; one value for all, or one for
+            each but the last
+        whole: whether the whole model is the last one evaluated, if it is not among the exits
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Nested:
         self.promise, self.taps = drafter.promise, drafter.taps
 
     def untrained(self, vocab: int) -> Nested:
-        """A copy around a tiny random model of two layers and `vocab` tokens."""
+        """Returns a copy around a tiny random model of two layers and `vocab` tokens."""
         twin = copy(self)
         twin.drafter = self.drafter.untrained(vocab)
         twin.exits, twin.confidence, twin.whole = [1], self.confidence[:1] or [0.6], True
@@ -74,16 +74,16 @@ class Nested:
         return [*self.exits, *([self.drafter.depth] if whole else [])]
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets earlier sessions."""
+        """Starts a session without rows."""
         self.drafter.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
+        """Returns a draft below root [B], grown by the tree policy; raises CompositionError without one."""
         draft: TokenTree = self.drafter.propose(root, None if tree is None else _Through(tree, self.expand), context)
         return draft
 
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits of the smallest sub-model that is sure, node by node, [B, F, 1, V]."""
+        """Returns the logits of the smallest confident sub-model, node by node, [B, F, 1, V]."""
         first, *others = self.depths
         logits: Tensor = self.drafter.expand_to(frontier, first).logits
         unsure: Tensor | None = None
@@ -97,7 +97,7 @@ class Nested:
         return Proposal(logits)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens."""
+        """Appends the committed tokens."""
         self.drafter.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -105,7 +105,7 @@ class Nested:
         self.drafter.keep(rows)
 
     def rewind(self, count: Tensor) -> None:
-        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
+        """Drops all but the first `count` [B] committed tokens of each row, at least 1; a commit must follow."""
         self.drafter.rewind(count)
 
     @property
@@ -127,7 +127,7 @@ class Nested:
 
     @property
     def module(self) -> nn.Module:
-        """The model, its parameters with gradients."""
+        """The model, with parameters that require gradients."""
         module: nn.Module = self.drafter.module
         return module
 
@@ -138,11 +138,11 @@ class Nested:
         return depth
 
     def save(self, folder: Path) -> None:
-        """Writes the model as `drafter.weights` loads it."""
+        """Writes the model in the form that `drafter.weights` loads."""
         self.drafter.save(folder)
 
     def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
-        """The whole model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
+        """Returns the whole model's logits after every token of texts [B, L], which may end in drafts: [B, L, V]."""
         logits: Tensor = self.drafter.read_text(tokens, drafts)
         return logits
 
@@ -154,13 +154,13 @@ class Nested:
         return found
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-        """The texts [B, L] with samples of the whole model in place of the tokens from `start` [B] on."""
+        """Returns the texts [B, L] with the tokens from `start` [B] on replaced by samples of the whole model."""
         texts: Tensor = self.drafter.continue_text(tokens, start, temperature)
         return texts
 
 
 class _Through:
-    """A tree policy that is grown by another forward pass than the drafter's own."""
+    """A tree policy that is grown with another forward pass than the drafter's."""
 
     def __init__(self, tree: TreePolicy, expand: Expand) -> None:
         self.promise = tree.promise
@@ -168,5 +168,5 @@ class _Through:
         self._expand = expand
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The policy's tree."""
+        """Returns the policy's tree."""
         return self._tree.grow(self._expand, root, context)

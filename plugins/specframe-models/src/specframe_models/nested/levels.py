@@ -1,4 +1,4 @@
-"""The levels of a cascade, to propose tokens after a chain: copies, steps of a drafter, reviews of another level."""
+"""Levels of a cascade, which propose tokens after a chain: copies, steps of a drafter, reviews of another level."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CopyingProposer:
-    """The lowest level where tokens are copied; without a drafter there are none."""
+    """Lowest level that copies tokens; without a drafter it proposes none."""
 
     def __init__(self, continued: Callable[[Sequence[Sequence[int]]], list[list[int]]] | None) -> None:
         self._continue = continued
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
-        """The copies, cut to their counts."""
+        """Returns the copies, cut to their counts."""
         if self._continue is None or not any(counts):
             return Proposed([[] for _ in ends])
         found = self._continue(sketch.texts(ends))
@@ -33,13 +33,13 @@ class CopyingProposer:
 
 
 class StepwiseProposer:
-    """The lowest level where a drafter is asked token by token."""
+    """Lowest level that runs a drafter token by token."""
 
     def __init__(self, reader: Reader, draw: Draw, context: Context) -> None:
         self._reader, self._draw, self._context = reader, draw, context
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
-        """The drafter's best tokens, or draws from its distributions."""
+        """Returns the drafter's best tokens, or draws from its distributions."""
         nodes: list[list[int]] = [[] for _ in ends]
         laws: list[Tensor] = []
         for step in range(max(counts)):
@@ -60,7 +60,7 @@ class StepwiseProposer:
 
 @dataclass
 class ReviewCounts:
-    """Counts of a reviewing drafter's work: of rows in its forward passes, and of tokens."""
+    """Statistics of a reviewing drafter: rows in its forward passes, and tokens."""
 
     passes: int = 0
     tokens: int = 0
@@ -68,7 +68,7 @@ class ReviewCounts:
     accepted: int = 0
 
     def figures(self) -> dict[str, float]:
-        """Tokens that a forward pass gave, and the share of proposals that it kept; empty before the first one."""
+        """Returns the tokens per forward pass and the share of proposals kept; empty before the first pass."""
         if not self.passes:
             return {}
         share = {"accepted": self.accepted / self.proposed} if self.proposed else {}
@@ -76,10 +76,10 @@ class ReviewCounts:
 
 
 class ReviewedProposer:
-    """A level whose tokens are those of a better drafter, which reads several proposals of a lower level at once.
+    """A level with the tokens of a better drafter, which reads several proposals of a lower level at once.
 
-    Its forward passes are a small speculative decoding: the rule keeps a prefix of what was proposed and adds a token.
-    So the tokens follow the reviewing drafter's distributions, or are its best ones. How many there are does not depend
+    Its forward passes are speculative decoding on a small scale: the rule keeps a prefix of the proposals and adds a
+    token. Tokens thus follow the reviewing drafter's distributions, or are its best ones. Their number does not depend
     on them.
     """
 
@@ -98,7 +98,7 @@ class ReviewedProposer:
         self._draw, self._ask, self._context = draw, ask, context
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
-        """As many tokens as are asked for, with the reviewing drafter's distributions where they are drawn."""
+        """Returns the requested number of tokens, with the reviewing drafter's distributions if they are drawn."""
         nodes: list[list[int]] = [[] for _ in ends]
         laws: list[list[Tensor]] = [[] for _ in ends]
         while any(left := [count - len(row) for row, count in zip(nodes, counts, strict=True)]):
@@ -109,7 +109,7 @@ class ReviewedProposer:
         return Proposed(nodes, _stacked(laws) if self._draw is Draw.IID and any(counts) else None)
 
     def _round(self, sketch: Sketch, ends: list[int], left: list[int]) -> list[tuple[list[int], list[Tensor]]]:
-        """The nodes that one forward pass gives each row, up to `left`, and their distributions [V]."""
+        """Returns the nodes that one forward pass adds to each row, up to `left`, and their distributions [V]."""
         proposed = self._proposer.propose(sketch, ends, [max(0, min(self._ask, more - 1)) for more in left])
         paths = [[end, *nodes] for end, nodes in zip(ends, proposed.nodes, strict=True)]
         proposal, places = self._reader.read(sketch, paths)
@@ -137,16 +137,16 @@ class ReviewedProposer:
 
 
 ChainProposer = CopyingProposer | StepwiseProposer | ReviewedProposer
-"""A way to propose tokens after chains: `propose` adds up to counts[b] nodes below node ends[b], a path."""
+"""A way to propose tokens after chains: `propose` adds up to counts[b] nodes, a path, below node ends[b]."""
 
 
 def best_of(proposal: Proposal) -> Tensor:
-    """The best token after each node, [B, W]."""
+    """Returns the best token after each node, [B, W]."""
     return proposal.tokens(proposal.logits[:, :, 0].argmax(-1))
 
 
 def certain(law: Tensor, drawing: Sequence[bool]) -> Tensor:
-    """Distributions [B, W, V], of the rows that draw nothing certain of token 0: in a certificate a draw is a fork."""
+    """Replaces distributions [B, W, V] of rows that draw nothing by certain token 0: a certificate forks on draws."""
     if all(drawing):
         return law
     sure = torch.zeros_like(law)
@@ -155,7 +155,7 @@ def certain(law: Tensor, drawing: Sequence[bool]) -> Tensor:
 
 
 def _hung(sketch: Sketch, row: int, end: int, tokens: Sequence[int]) -> list[int]:
-    """New nodes of a row with these tokens, one below the other."""
+    """Adds nodes with these tokens to a row, one below the other, and returns them."""
     nodes: list[int] = []
     for token in tokens:
         nodes.append(sketch.add(row, nodes[-1] if nodes else end, token))
@@ -163,7 +163,7 @@ def _hung(sketch: Sketch, row: int, end: int, tokens: Sequence[int]) -> list[int
 
 
 def _chains(sketch: Sketch, paths: Sequence[Sequence[int]], proposed: Proposed, places: Tensor) -> TokenTree:
-    """The ends of the rows' chains and what was proposed after them, places [B, W], as trees of their own."""
+    """Returns the ends of the rows' chains and the proposals after them, places [B, W], as separate trees."""
     tokens = sketch.tree.tokens.gather(1, places)
     order = torch.arange(places.shape[1], device=places.device).expand_as(places)
     counts = places.new_tensor([len(path) for path in paths])
@@ -180,7 +180,7 @@ def _chains(sketch: Sketch, paths: Sequence[Sequence[int]], proposed: Proposed, 
 
 
 def _stacked(rows: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Distributions [V] of each row as [B, M, V], zeros beyond a row's last."""
+    """Stacks distributions [V] of each row as [B, M, V], with zeros beyond a row's last."""
     width = max(map(len, rows))
     like = next(law for row in rows for law in row)
     return torch.stack([torch.stack([*row, *[torch.zeros_like(like)] * (width - len(row))]) for row in rows])

@@ -1,4 +1,4 @@
-"""A language model along texts, read after several of its layers: each exit's predictions, with their weights."""
+"""Rollouts of a language model along texts that predict after several of its layers, with a weight for each exit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Sorted:
-    """Each exit's predictions along the texts, all of one weight: sorted fine-tuning (Kavehzadeh et al. 2024, S2D).
+    """Each exit's predictions along the texts, with equal weights: sorted fine-tuning (Kavehzadeh et al. 2024, S2D).
 
-    The paper's loss is the sum over the exits' losses, which is the mean times their number. With the target's texts
-    and distributions that trains one drafter of several depths, for the drafter `nested`.
+    The paper's loss is the sum over the exits' losses, which is the mean times their number. On the target's texts and
+    distributions, this trains one drafter with several depths, for the drafter `nested`.
 
     Args:
-        exits: after how many layers the sub-models end, ascending; the whole model is one where its number is listed.
+        exits: numbers of layers of the sub-models, ascending; include the model's own number to train the whole model.
     """
 
     def __init__(self, *, exits: list[int]) -> None:
@@ -34,7 +34,7 @@ class Sorted:
         self.exits = exits
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Chunks:
-        """A part for each exit; `progress` changes nothing. Raises InputError for layers that the model lacks."""
+        """Returns a part for each exit; `progress` is ignored. Raises InputError for layers that the model lacks."""
         model = require_exits(drafter, "sorted")
         return along(model.read_exits(teacher.tokens, self.exits), [1.0] * len(self.exits), teacher)
 
@@ -42,18 +42,18 @@ class Sorted:
 class LayerSkip:
     """LayerSkip's training (Elhoushi et al. 2024, arXiv 2404.16710, Section 4.1): early-exit losses and layer dropout.
 
-    A model's training continues with losses of its exits, each read by the model's own final norm and LM head, and
-    layers are dropped for texts at random, the later ones more often. The drafter `self` then takes the first layers of
-    the trained target.
+    A model's training continues with losses at its exits, each read by the model's own final norm and LM head. Layers
+    are dropped for texts at random, later ones more often. The drafter `self` then uses the first layers of the trained
+    target.
 
-    Where nothing is trained, as in validation, no layer is left out and every exit that ever counts does.
+    Without training, as in validation, no layer is dropped, and every exit that is ever enabled counts.
 
     Args:
-        dropout: the last layer's chance to be left out of a text, p_max (the paper: 0.1 or 0.2).
+        dropout: probability of dropping the last layer for a text, p_max (the paper: 0.1 or 0.2).
         scale: the weight of early exits, e_scale (the paper: 0.1 to 1).
         curriculum: which exits count in a step, in addition to the last layer's.
         every: rotational: the distance of the exits that count in one step, R.
-        growing: whether the chances grow from 0 in the course of training, for a model that is trained from scratch.
+        growing: whether the probabilities grow from 0 in the course of training, for a model trained from scratch.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class LayerSkip:
         self._step, self._total = 0, 1
 
     def begin(self, step: int, total: int) -> None:
-        """Takes note of the step that comes now."""
+        """Records the number of the next step."""
         self._step, self._total = step, total
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Chunks:
-        """A part for each exit that counts. Which layers are left out comes from torch's generator."""
+        """Returns a part for each enabled exit. Dropped layers are drawn from torch's generator."""
         model = require_exits(drafter, "layer-skip")
         layers = model.depth
         if not model.module.training:
             exits = [exit for exit in range(1, layers + 1) if exit > 1 or layers == 1]
             return along(model.read_exits(teacher.tokens, exits), weights(exits, layers, self.scale), teacher)
         exits = enabled(self.curriculum, layers, self._step, self._total, self.every)
-        exits = [exit for exit in exits if exit > 1 or layers == 1]  # the first layer's weighs nothing
+        exits = [exit for exit in exits if exit > 1 or layers == 1]  # the first layer's exit has weight 0
         growth = self._step / max(1, self._total - 1) if self.growing else 1.0
         chance = torch.tensor(chances(layers, self.dropout, growth), device=teacher.tokens.device)
         drawn = torch.rand(layers, len(teacher.tokens), device=chance.device)
@@ -96,7 +96,7 @@ class LayerSkip:
 
 
 def along(exits: Sequence[Callable[[], Tensor]], shares: Sequence[float], teacher: Teacher) -> Chunks:
-    """A part for each exit, whose logits are made when it is scored: its predictions at every position of the texts."""
+    """Returns a part per exit, with predictions at every position of the texts; logits are computed when scored."""
     position = torch.arange(teacher.tokens.shape[1], device=teacher.tokens.device).expand_as(teacher.tokens)
 
     def made(logits: Callable[[], Tensor]) -> Student:
@@ -106,7 +106,7 @@ def along(exits: Sequence[Callable[[], Tensor]], shares: Sequence[float], teache
 
 
 def require_exits(drafter: Trainable, rollout: str) -> ExitingModel:
-    """The drafter. Raises CompositionError for one that cannot be read after its layers."""
+    """Returns the drafter. Raises CompositionError for one that cannot predict after its inner layers."""
     if not hasattr(type(drafter), "read_exits"):
         raise CompositionError(
             f"the rollout {rollout!r} trains a language model of several depths, such as the drafter `model`; "

@@ -1,4 +1,4 @@
-"""LayerSkip's schedules: how often a layer is left out, which exits count in a step, and their weights."""
+"""LayerSkip's schedules: dropout probabilities of layers, exits enabled in a step, and their weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Curriculum = Literal["rotational", "gradual", "all"]
 
 
 def chances(layers: int, largest: float, progress: float = 1.0) -> list[float]:
-    """Returns the probability of leaving out each layer for a text: D(l) S(t) p_max (LayerSkip, Section 4.1).
+    """Returns the probability of dropping each layer for a text: D(l) S(t) p_max (LayerSkip, Section 4.1).
 
     D(l) = e^(l ln 2 / (L - 1)) - 1 grows from 0 at the first layer to 1 at the last. S(t) = e^(t ln 2 / (T - 1)) - 1
-    grows with `progress`, t / (T - 1), from 0 to 1; a model that is trained already has S = 1, the default.
+    grows with `progress`, t / (T - 1), from 0 to 1; a model that is already trained has S = 1, the default.
     """
     growth = 2**progress - 1
     return [largest * growth * (2 ** (layer / max(1, layers - 1)) - 1) for layer in range(layers)]
@@ -21,8 +21,8 @@ def chances(layers: int, largest: float, progress: float = 1.0) -> list[float]:
 def weights(exits: Sequence[int], layers: int, scale: float) -> list[float]:
     """Returns the weights e(l) of the exits enabled in a step, normalised (LayerSkip, Section 4.1).
 
-    With l = exit - 1, counted from 0: scale (0 + 1 + .. + l), and for the last layer L - 1 + scale (0 + .. + L - 2). So
-    the exit after the first layer has weight 0.
+    With l = exit - 1, counted from 0: scale (0 + 1 + .. + l), and for the last layer L - 1 + scale (0 + .. + L - 2).
+    The exit after the first layer thus has weight 0.
     """
     sums = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
     sums.append(layers - 1 + scale * (layers - 2) * (layers - 1) / 2)
@@ -33,8 +33,8 @@ def weights(exits: Sequence[int], layers: int, scale: float) -> list[float]:
 def enabled(curriculum: Curriculum, layers: int, step: int, total: int, every: int) -> list[int]:
     """Returns the exits enabled in this step of `total`, as numbers of layers, ascending; the last layer's always is.
 
-    rotational: one exit in `every` layers, shifted by one layer each step, in a cycle. gradual: from the last layer
-    down, one more exit every T / (2 L) steps, all from the middle of the training on.
+    rotational: every `every`-th exit, shifted by one layer per step, cyclically. gradual: from the last layer down, one
+    more exit every T / (2 L) steps, so that all are enabled from the middle of the training on.
     """
     if curriculum == "rotational":
         found = {layer + 1 for layer in range(layers) if (layer - step) % every == 0}

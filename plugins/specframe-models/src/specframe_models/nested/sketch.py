@@ -1,4 +1,4 @@
-"""Chains in the making: their nodes on the host, with those that were proposed and refused, and who has read them."""
+"""Unfinished chains: nodes on the host, including rejected proposals, and the nodes that each drafter has read."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Proposed:
 
 
 class Sketch:
-    """The nodes of a batch of chains, and of all that was proposed for them, below root [B].
+    """The nodes of a batch of chains and of all proposals for them, below root [B].
 
-    Nodes are never removed and keep their numbers, as every drafter may count on.
+    Nodes are never removed and keep their numbers, as drafters require.
     """
 
     def __init__(self, root: Tensor) -> None:
@@ -41,11 +41,11 @@ class Sketch:
         self._tree: TokenTree | None = None
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return len(self.tokens)
 
     def add(self, row: int, parent: int, token: int) -> int:
-        """A new node of a row below another one."""
+        """Adds a node of a row below another one, and returns it."""
         self.tokens[row].append(token)
         self._parents[row].append(parent)
         self._depths[row].append(self._depths[row][parent] + 1)
@@ -53,24 +53,24 @@ class Sketch:
         return len(self.tokens[row]) - 1
 
     def path(self, row: int, node: int) -> list[int]:
-        """The nodes from the root to a node, both included."""
+        """Returns the nodes from the root to a node, both included."""
         found = [node]
         while found[-1]:
             found.append(self._parents[row][found[-1]])
         return found[::-1]
 
     def texts(self, ends: Sequence[int]) -> list[list[int]]:
-        """The tokens from below the root to a node of each row."""
+        """Returns the tokens from below the root to a node, for each row."""
         return [[self.tokens[row][node] for node in self.path(row, end)[1:]] for row, end in enumerate(ends)]
 
     def tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Numbers of each row as a tensor [B, N]; shorter rows repeat their last one."""
+        """Returns numbers of each row as a tensor [B, N]; shorter rows repeat their last one."""
         width = max(map(len, rows))
         return self._root.new_tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows])
 
     @property
     def tree(self) -> TokenTree:
-        """All nodes so far; those of shorter rows end in invalid ones."""
+        """Returns all nodes so far; shorter rows end in invalid ones."""
         if self._tree is None:
             width = max(map(len, self.tokens))
             columns = [
@@ -90,12 +90,12 @@ class Sketch:
 
     @cached_property
     def root_only(self) -> TokenTree:
-        """The roots alone, with which every drafter begins."""
+        """Returns the roots alone, with which every drafter begins."""
         return TokenTree.root_only(self._root)
 
 
 class Reader:
-    """A drafter's forward pass, and the nodes that the drafter has read.
+    """A drafter's forward pass, and the nodes that it has read.
 
     Args:
         expand: the forward pass.
@@ -110,7 +110,7 @@ class Reader:
     def read(self, sketch: Sketch, paths: Sequence[Sequence[int]]) -> tuple[Proposal, Tensor]:
         """Returns the proposals after the nodes of a path of each row, [B, W, 1, v], and the nodes [B, W].
 
-        Nodes above that it has not read are read along. Shorter rows repeat their last node. A drafter that reads one
+        Unread nodes above them are read in the same pass. Shorter rows repeat their last node. A drafter that reads one
         node of a path at a time gets paths of one node.
         """
         if not self._known:
@@ -134,7 +134,7 @@ class Reader:
         return replace(found, logits=found.logits[rows, places], confidence=None), nodes.gather(1, places)
 
     def _unread(self, sketch: Sketch, row: int, path: Sequence[int]) -> list[int]:
-        """The nodes to read so that a path is read: those above that are not known yet, and the path's."""
+        """Returns the nodes to read for a path: its unread ancestors and its own nodes."""
         known = self._known[row]
         ancestors = [node for node in sketch.path(row, path[0])[:-1] if node not in known]
         known.update(ancestors, path)
@@ -142,12 +142,12 @@ class Reader:
 
 
 class FunctionPolicy:
-    """A tree policy that is a function of a drafter's forward pass."""
+    """A tree policy defined by a function of a drafter's forward pass."""
 
     def __init__(self, promise: Promise, grow: Callable[[Expand], TokenTree]) -> None:
         self.promise = promise
         self._grow = grow
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The function's tree."""
+        """Returns the function's tree."""
         return self._grow(expand)

@@ -1,4 +1,4 @@
-"""SpecDec++'s acceptance head: next to the logits, how likely the token drafted from them is to be accepted."""
+"""SpecDec++'s acceptance head: in addition to logits, the probability that the token drafted from them is accepted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ResidualBlock(nn.Module):
         self.linear = nn.Linear(hidden, hidden)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[.., D] -> [.., D]."""
+        """Maps [.., D] to [.., D]."""
         return features + silu(self.linear(features))
 
 
 class AcceptanceNetwork(nn.Module):
     """Blocks, and a linear map to the logits of `rejected` and `accepted` (SpecDec++).
 
-    Weights have the published names: `model.0.linear.weight`, .., and of the last map `model.{layers}.weight`.
+    Weights have the published names: `model.0.linear.weight`, .., and `model.{layers}.weight` for the last map.
     """
 
     def __init__(self, hidden: int, layers: int) -> None:
@@ -40,7 +40,7 @@ class AcceptanceNetwork(nn.Module):
         self.model = nn.Sequential(*(ResidualBlock(hidden) for _ in range(layers)), nn.Linear(hidden, 2))
 
     def forward(self, features: Tensor) -> Tensor:
-        """The probability of `accepted`, in float32 or better: [.., D] -> [..]."""
+        """Returns the probability of `accepted`, in float32 or wider: [.., D] -> [..]."""
         rejected, accepted = self.model(features).unbind(-1)
         return (accepted - rejected).to(torch.promote_types(accepted.dtype, torch.float32)).sigmoid()
 
@@ -48,18 +48,18 @@ class AcceptanceNetwork(nn.Module):
 class AcceptanceHead:
     """Another head's logits, and the predicted probability that the token drafted from them is accepted.
 
-    The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the feature that the drafter predicts,
-    `layers` blocks x + SiLU(W x + b) and a linear map to two logits. Drafters pass its probability on as a proposal's
-    `confidence`, by which the tree `threshold` stops. It reads the drafter's state before a token is drawn, and
-    predicts the average over sampled tokens; the paper's reads the draft model's feature after the token.
+    The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the drafter's predicted feature, `layers`
+    blocks x + SiLU(W x + b) and a linear map to two logits. Drafters return its probability as a proposal's
+    `confidence`, at which the tree `threshold` can stop. It reads the drafter's state before a token is drawn, and
+    predicts the average over sampled tokens; the paper's head reads the draft model's feature after the token.
 
-    The network is trained by itself with rollout and loss `acceptance`, while the drafter stays fixed. It is the
-    drafter's `module` and the only part saved. Published heads load as they are, once they are safetensors; their
-    blocks are copies of one.
+    The network is trained alone, with rollout and loss `acceptance`, while the drafter is frozen. It is the drafter's
+    `module` and the only part saved. Published heads load unchanged once they are converted to safetensors; their
+    blocks are copies of one block.
 
     Args:
-        of: the head that makes the logits; none: the target's own. Weights of its own it brings trained.
-        layers: how many blocks a new network has (the published `num_layers`); a loaded one has its own.
+        of: the head that gives the logits; none: the target's own. If it has weights, they must be trained.
+        layers: number of blocks of a new network (the published `num_layers`); a loaded one follows its checkpoint.
         weights: a trained network's folder, `zoo://name` or Hub name; none: untrained.
     """
 
@@ -73,13 +73,13 @@ class AcceptanceHead:
         self._shape: dict[str, Any] = {}
 
     def untrained(self, vocab: int) -> AcceptanceHead:
-        """A copy of this head without weights, for a target of `vocab` tokens."""
+        """Returns a copy of this head without weights, for a target of `vocab` tokens."""
         return AcceptanceHead(of=untrained_form(self.of, vocab), layers=self.layers)
 
     def bind(self, target: NeuralTarget) -> None:
-        """Binds the head that makes the logits, and builds the network or loads it.
+        """Binds the head that gives the logits, and builds or loads the network.
 
-        Raises WeightsError for weights that do not fit, all misfits listed.
+        Raises WeightsError for weights that do not fit, with all mismatches.
         """
         self.of.bind(target)
         if isinstance(self.of, Trainable):
@@ -99,24 +99,24 @@ class AcceptanceHead:
 
     @property
     def vocab(self) -> int | None:
-        """The size of the whole vocabulary, where the other head has a support."""
+        """The size of the whole vocabulary, if the other head has a support."""
         return getattr(self.of, "vocab", None)
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in the published layout and bfloat16, for `weights` to load."""
+        """Writes config.json and model.safetensors, in the published layout and bfloat16, which `weights` can load."""
         checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
 
     @property
     def module(self) -> nn.Module:
-        """The network, the part that is trained and saved. Empty before bind."""
+        """The network, which is the part that is trained and saved; empty before bind."""
         return nn.Module() if self._network is None else self._network
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The other head's logits, [.., D] -> [.., V]."""
+        """Returns the other head's logits, [.., D] -> [.., V]."""
         return self.of(features)
 
     def confidence(self, features: Tensor) -> Tensor:
-        """Probability that the token drafted from each feature is accepted, if all above it are: [.., D] -> [..]."""
+        """Returns the probability that each feature's drafted token is accepted, if all above are: [.., D] -> [..]."""
         confidence: Tensor = self._bound()(features)
         return confidence
 
@@ -127,9 +127,9 @@ class AcceptanceHead:
 
 
 def _stored_layers(weights: str, hidden: int) -> int:
-    """Reads the number of blocks of a stored network. Raises WeightsError if it is no acceptance head."""
+    """Returns the number of blocks of a stored network. Raises WeightsError if it is no acceptance head."""
     config = checkpoint.check(weights, {"hidden_size": hidden}, "acceptance head")
-    kind, layers = config.get("format", "acceptance"), config.get("num_layers", 0)  # published ones name no format
+    kind, layers = config.get("format", "acceptance"), config.get("num_layers", 0)  # published ones have no format
     if kind != "acceptance" or not isinstance(layers, int) or layers < 0:
         raise WeightsError(
             f"the acceptance head in {weights} does not fit: config.json has format {kind!r} and num_layers {layers!r}"

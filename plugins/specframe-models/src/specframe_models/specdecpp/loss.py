@@ -1,4 +1,4 @@
-"""Loss of the head `acceptance`: whether drafted tokens are accepted."""
+"""Loss of the head `acceptance`: predicted against actual acceptance of drafted tokens."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class AcceptanceLoss:
     """Weighted binary cross-entropy between confidence and acceptance (Huang et al. 2024, SpecDec++).
 
     It is -(y log c + `rejection` (1 - y) log(1 - c)), where c is the confidence and y the probability that a token
-    drafted by law q is accepted against the target's law p. Only with a `rejection` of 1 is its minimum c = y; else it
-    is y / (y + `rejection` (1 - y)), which is too low on purpose. The paper divides by a batch's weights, this by its
-    predictions.
+    drafted by law q is accepted against the target's law p. With a `rejection` of 1 its minimum is c = y; otherwise it
+    is y / (y + `rejection` (1 - y)), which is deliberately too low. The paper divides by a batch's weights, this loss
+    by its number of predictions.
 
-    The paper draws one token and takes min(1, p / q) of it; y is the exact mean over tokens. Tokens are not mixed into
-    drafted texts, either (the paper's 0.15): the laws at the text's own positions are exact. Gradients reach the
-    confidence alone.
+    The paper draws one token and uses its min(1, p / q); here y is the exact mean over tokens. The paper's mixing of
+    tokens into drafted texts (0.15) is not needed either, because the laws at the text's positions are exact. Gradients
+    reach only the confidence.
 
     Args:
-        draw: as the tree's. Of `top`, y is p of q's most probable token, at temperature 0 whether it is p's; of `iid`
-            it is the sum of min(p, q), which the verifiers recursive and block accept.
-        temperature: at which the laws are taken: that of decoding.
-        rejection: how many times a rejection weighs (the paper: 6).
+        draw: the tree's draw. For `top`, y is p of q's most probable token, and at temperature 0 whether it is p's; for
+            `iid` it is the sum of min(p, q), which the verifiers recursive and block accept.
+        temperature: of the laws, which should be that of decoding.
+        rejection: the weight of a rejection (the paper: 6).
     """
 
     def __init__(self, *, draw: Draw = Draw.TOP, temperature: float = 0.0, rejection: float = 6.0) -> None:
@@ -46,7 +46,7 @@ class AcceptanceLoss:
         self.rejection = rejection
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """The mean over masked predictions, a scalar."""
+        """Returns the mean over scored predictions, a scalar."""
         if student.confidence is None:
             raise CompositionError(
                 "the loss 'acceptance' needs a confidence: use the rollout {use: acceptance, rollout: ...}"
@@ -69,7 +69,7 @@ class AcceptanceLoss:
         return torch.minimum(p, q).sum(-1)
 
     def _law(self, teacher: Teacher) -> Tensor:
-        """The target's law at the temperature: [B, L, v]."""
+        """Returns the target's law at the temperature: [B, L, v]."""
         if self.temperature == 1:
             return teacher.log_law.exp()
         if teacher.support is not None:

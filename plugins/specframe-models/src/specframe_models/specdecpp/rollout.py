@@ -1,4 +1,4 @@
-"""The training of the head `acceptance`: the drafter is fixed, the head learns whether its tokens are accepted."""
+"""Training of the head `acceptance`: the drafter is frozen, and the head learns whether its tokens are accepted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class AcceptanceRollout:
-    """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
+    """Another rollout's predictions, each with the confidence of the head `acceptance`.
 
-    The nested rollout unrolls the drafter, unchanged; the head rates the features after the logits.
+    The nested rollout unrolls the drafter unchanged; the head then reads its features.
 
-    The head rates a token whose ancestors are all accepted. So in a text, assumed to be the target's own, a level
-    counts only where the levels above it would have been drafted as the text has them.
+    The confidence of a token assumes that all its ancestors are accepted. In a text, which is assumed to be the
+    target's own, a level therefore counts only if the levels above it would have been drafted as in the text.
 
     Args:
-        rollout: how the drafter is unrolled: best about as deep as it will draft.
-        reached: whether only levels count that a chain of most probable tokens comes to; false: all count.
+        rollout: how the drafter is unrolled, ideally about as deep as it will draft.
+        reached: whether only levels count that a chain of most probable tokens reaches; false: all count.
     """
 
     def __init__(self, *, rollout: Rollout, reached: bool = True) -> None:
@@ -35,7 +35,9 @@ class AcceptanceRollout:
         self.reached = reached
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The nested rollout's predictions. Raises CompositionError for a drafter without the head `acceptance`."""
+        """Returns the nested rollout's predictions. Raises CompositionError for drafters without the head
+        `acceptance`.
+        """
         network = drafter.module
         if not isinstance(network, AcceptanceNetwork):
             raise CompositionError(
@@ -53,7 +55,7 @@ class AcceptanceRollout:
 
 
 def reached(student: Student, teacher: Teacher) -> Tensor:
-    """Returns whether the most probable tokens of the levels above a prediction are the text's own, [B, M] bool.
+    """Returns whether the most probable tokens of the levels above a prediction are the text's, [B, M] bool.
 
     Levels that the student does not have count as true.
     """
@@ -62,7 +64,7 @@ def reached(student: Student, teacher: Teacher) -> Tensor:
     right = student.argmax == following  # [B, M]
     levels = int(student.level.max())
     rows = torch.arange(batch, device=right.device)[:, None]
-    place = rows, student.position - student.level + levels, student.level - 1  # the last true feature, and how deep
+    place = rows, student.position - student.level + levels, student.level - 1  # the last true feature, and the depth
     chains = right.new_ones(batch, length + levels, levels + 1)
     chains[:, :, 1:].index_put_(place, right)
     return chains.cumprod(-1)[place].bool()

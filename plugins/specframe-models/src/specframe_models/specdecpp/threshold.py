@@ -1,4 +1,4 @@
-"""A chain that ends where a rejection has become too likely, or after a token that is unsure."""
+"""A chain that ends when a rejection becomes too likely, or after an uncertain token."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from specframe.plugin import Context, Draw, Expand, Forecast, Growth, Promise, T
 
 
 class Threshold:
-    """A chain that goes on while the chance that all of it is accepted stays high (Huang et al. 2024, SpecDec++).
+    """A chain that continues while the probability that all of it is accepted is high (Huang et al. 2024, SpecDec++).
 
     A token is drafted only if 1 - (product of the confidences down to it) is at most `threshold`: the predicted
-    probability that some token is rejected. The confidence is the drafter's own estimate where it makes
-    one, as with the head `acceptance`, else the probability of its most probable token at temperature 1. Either is
-    known before the token is drawn, so that stopping is independent of the token left out. The first token is
-    always drafted.
+    probability that some token is rejected. The confidence is the drafter's own estimate if it has one, as with the
+    head `acceptance`, otherwise the probability of its most probable token at temperature 1. Both are known before the
+    token is drawn, so stopping does not depend on the omitted token. The first token is always drafted.
 
-    With `least`, a token whose own confidence is below it is drafted and ends the chain: Kangaroo's second exit (Liu et
-    al. 2024), with `threshold: 1.0`, at which the first rule never stops.
+    With `least`, a token whose confidence is below it is drafted and ends the chain: Kangaroo's second exit (Liu et al.
+    2024), with `threshold: 1.0`, with which the first rule never stops.
 
-    Each level costs one look at the rows from the host, and the drafter is not called once all have stopped.
+    Each level needs one host sync, and the drafter is not called once all rows have stopped.
 
     Options:
-        depth: how many tokens to draft at most
-        threshold: the predicted probability of a rejection at which to stop
-        least: the confidence that a token must have for another one to be drafted below it
+        depth: maximum number of drafted tokens
+        threshold: predicted probability of a rejection at which to stop
+        least: minimum confidence of a token for another one to be drafted below it
         draw: top (the most probable token) or iid (a draw from the drafter's law)
     """
 
@@ -44,15 +43,15 @@ class Threshold:
         self.promise = Promise(frozenset({draw}), depth + 1, depth, fixed_sibling_count=True)
 
     def smaller(self) -> Threshold:
-        """A copy of this policy with at most two levels, two children a node and four drafted nodes."""
+        """Returns a copy of this policy with at most two levels, two children per node and four drafted nodes."""
         return Threshold(depth=min(self.depth, 2), threshold=self.threshold, least=self.least, draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""
+        """Returns the chain below root [B], as deep as the longest row, with invalid nodes in shorter rows."""
         growth = Growth(root)
         forecast = Forecast(expand, growth)
         node = torch.zeros_like(root)[:, None]  # [B, 1]
-        reached = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
+        reached = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1], probability that all are accepted
         going = torch.ones_like(root, dtype=torch.bool)[:, None]
         parent_index: Tensor | None = None
         while growth.levels < self.depth and self._goes_on(going):
@@ -70,7 +69,7 @@ class Threshold:
         return growth.tree
 
     def _goes_on(self, going: Tensor) -> bool:
-        """Returns whether any row is `going` [B, 1]; true, without a host sync, where none can have stopped."""
+        """Returns whether any row is `going` [B, 1]; True, without a host sync, if no row can have stopped."""
         return not self.least or bool(going.any())
 
     def _add(self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, context: Context) -> None:

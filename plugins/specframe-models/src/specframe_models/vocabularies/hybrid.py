@@ -1,4 +1,4 @@
-"""OmniDraft's loss: distributions where one is known, and the tokens themselves within n-grams."""
+"""OmniDraft's loss: distributions where known, and the tokens themselves within n-grams."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Hybrid:
     """Another loss where the target's distribution is known, and -log q of the next token within n-grams (OmniDraft).
 
-    The distributions are over the drafter's tokens: a token that both vocabularies have counts as it is, and an n-gram
-    for the token that it begins with, so that its mass is counted once. In an n-gram that the target wrote, the tokens
-    after the first are learnt. With `distillation: {alpha: 1}` and equal weights this equals `distillation` alone;
-    other divergences need it, since they measure a lone token differently. For a drafter with the target's own tokens
-    it equals the other loss.
+    The distributions are over the drafter's tokens. A token of both vocabularies counts as it is; an n-gram counts for
+    its first token, so that its mass is counted once. In an n-gram that the target wrote, the tokens after the first
+    are learnt. With `distillation: {alpha: 1}` and equal weights this equals `distillation` alone; other divergences
+    need it, because they measure a single token differently. For a drafter with the target's own tokens it equals the
+    other loss.
 
-    Source: OmniDraft (arXiv 2507.02659), its hybrid distillation. How its terms are weighted is not known here.
+    Source: OmniDraft (arXiv 2507.02659), its hybrid distillation. The weights of its terms are this project's choice.
 
     Args:
         loss: the loss where a distribution is known, such as `distillation` or `reverse-kl`.
@@ -41,7 +41,7 @@ class Hybrid:
         self.detaches = getattr(loss, "detaches", False)
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """The mean over masked predictions, a scalar."""
+        """Returns the mean over scored predictions, a scalar."""
         if not isinstance(teacher, Translated):
             return self.loss(student, teacher)
         rows = torch.arange(len(student.position), device=student.position.device)[:, None]

@@ -1,4 +1,4 @@
-"""Token-level intersection: a drafter of another vocabulary, restricted to the tokens that the target has, too."""
+"""Token-level intersection: a drafter of another vocabulary, restricted to the tokens that the target also has."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from specframe_models.vocabularies.vocabulary import shared
 
 
 class Intersection:
-    """Proposes the tokens of a drafter of another vocabulary, restricted to those that both vocabularies have (TLI).
+    """Proposes the tokens of a drafter of another vocabulary that both vocabularies have (TLI).
 
-    The drafter's probabilities are restricted to these tokens and renormalised before anything is drawn. So every tree
-    policy and every verifier stays lossless. The drafter reads the text in its own tokens, cut as it would cut it.
+    The drafter's probabilities are restricted to these tokens and renormalised before anything is drawn, so every tree
+    policy and every verifier remains lossless. The drafter reads the text in its own tokenisation.
 
     Source: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
     Heterogeneous Vocabularies" (arXiv 2502.05202), algorithm 5.
@@ -50,13 +50,13 @@ class Intersection:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair) -> Intersection:
-        """This drafter around one whose vocabulary, and the target's, are given."""
+        """Creates this drafter around one with given vocabularies of drafter and target."""
         made = cls(drafter=drafter)
         made._translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Intersection:
-        """A copy around an untrained drafter, over two small vocabularies."""
+        """Returns a copy around an untrained drafter, over two small vocabularies."""
         return Intersection.given(*translated(self._translator.drafter, vocab))
 
     @property
@@ -65,28 +65,28 @@ class Intersection:
         return self._translator.drafter
 
     def bind(self, target: Target) -> None:
-        """Finds the tokens that both have; raises CompositionError where there are none."""
+        """Finds the tokens that both have; raises CompositionError if there are none."""
         own, other = self._translator.bind(target)
         device = text_of(target).device
         mine, theirs = (each.to(device) for each in shared(own, other))
         if not len(mine):
             raise CompositionError("the drafter's vocabulary and the target's have no token in common; try `slem`")
         self.support = theirs
-        """The target's numbers of the tokens that both have, [v]."""
+        """The target's ids of the tokens that both have, [v]."""
         self.vocab = target.vocab_size
         self._mine = mine
         self._to_drafter = torch.zeros(self.vocab, dtype=torch.int64, device=device).scatter(0, theirs, mine)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self._translator.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy."""
+        """Returns a draft below root [B], grown by the tree policy."""
         return self._translator.propose(root, require_tree(tree, "tli"), context, self._translate)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens."""
+        """Reads the committed tokens."""
         self._translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -94,7 +94,7 @@ class Intersection:
         self._translator.keep(rows)
 
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """Translates the target's answers into the drafter's tokens: the tokens that both have."""
+        """Translates the target's answers into the drafter's tokens that both have."""
         return self._translator.translate(teacher, answers, {})
 
     def _translate(self, expand: Expand) -> Expand:

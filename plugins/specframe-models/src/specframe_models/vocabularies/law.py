@@ -1,4 +1,4 @@
-"""The law of the target's next token, by a drafter that takes several of its own tokens to write it."""
+"""The law of the target's next token, by a drafter that needs several of its own tokens to write it."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from specframe_models.vocabularies.scaffold import Scaffold
 
 
 class Follow(NamedTuple):
-    """Choice of the prefixes to follow: the likeliest of each level among those that may grow into longer tokens."""
+    """Choice of prefixes to follow: the most likely of each level among those that may grow into longer tokens."""
 
     width: int
     """Number of prefixes followed below a node of the draft."""
     least: float
-    """The least probability of one."""
+    """Minimum probability of a prefix."""
 
 
 @dataclass(frozen=True)
 class Beginning:
     """A prefix that is followed, below a node of the draft."""
 
-    place: int  # among the frontier's nodes
+    place: int  # index among the frontier's nodes
     prefix: Prefix
     mass: float
-    node: int  # of the scaffold
+    node: int  # node of the scaffold
 
 
 class MergedLaw:
-    """Tokens of the drafter are drawn until a token of the target is complete: the law of that token, added up.
+    """Law of the target's token that is complete when tokens of the drafter are drawn one after the other.
 
-    A prefix that is followed hands its whole mass on, and every other one ends as the token that it is by then. So no
-    probability is counted twice. Prefixes that complete no token are left out, and the rest is renormalised.
+    A prefix that is followed passes its whole mass on, and every other one ends as the token that it is by then, so no
+    probability is counted twice. Prefixes that complete no token are dropped, and the rest is renormalised.
     """
 
     def __init__(self, lexicons: Sequence[Lexicon], follow: Follow, expand: Expand, root: Tensor) -> None:
-        """The laws below roots [B] of the drafter's tokens, each row by its own lexicon."""
+        """Computes laws below roots [B] in the drafter's tokens, each row by its own lexicon."""
         self._lexicons = lexicons
         self._follow = follow
         self._scaffold = Scaffold(expand, root)
-        self._nodes: list[dict[int, int]] = [{0: 0} for _ in lexicons]  # of the draft -> of the scaffold
+        self._nodes: list[dict[int, int]] = [{0: 0} for _ in lexicons]  # draft node -> scaffold node
 
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits after each frontier node of a draft: one level, with the drafter's confidence."""
+        """Returns the logits after each frontier node of a draft: one level, with the drafter's confidence."""
         starts = self._starts(frontier)
         self._scaffold.read(starts)
         vocab, reach = self._lexicons[0].vocab, self._lexicons[0].reach
@@ -64,7 +64,7 @@ class MergedLaw:
         return Proposal(mass[..., :vocab].log()[:, :, None], None if sure is None else sure[..., None])
 
     def _starts(self, frontier: Frontier) -> list[list[int]]:
-        """The scaffold's node of every frontier node."""
+        """Returns the scaffold's node of every frontier node."""
         tree = frontier.tree
         rows = zip(frontier.nodes.tolist(), tree.tokens.tolist(), tree.parent.tolist(), strict=True)
         return [[self._find(row, node, *columns) for node in nodes] for row, (nodes, *columns) in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""Spellings of the target's tokens by the drafter's: by n-grams, and by strings."""
+"""Spellings of the target's tokens in the drafter's tokens: by n-grams, and by strings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 from specframe_models.vocabularies.vocabulary import Vocabulary, shared
 
 TEXTS = 256
-"""Number of texts or prefixes remembered with the results of each of the drafter's tokens."""
+"""Number of texts or prefixes whose results are cached."""
 
 Prefix = tuple[int, ...]
-"""Tokens of the drafter that one token of the target begins with."""
+"""Tokens of the drafter with which one token of the target begins."""
 
 
 class Spellings:
-    """The drafter's spelling of every token of the target: by the same token, or by several."""
+    """The drafter's spelling of every token of the target: by an equal token, or by several."""
 
     def __init__(self, drafter: Vocabulary, target: Vocabulary, device: torch.device | None = None) -> None:
         self.vocab = len(target.pieces)
         own, other = shared(drafter, target)
         self.direct = torch.full((len(drafter.pieces),), self.vocab).scatter(0, own, other).to(device)
-        """The target's token that is the same as each of the drafter's, [Vd]; `vocab` where there is none."""
+        """The target's token that equals each of the drafter's, [Vd]; `vocab` if there is none."""
         self._same = dict(zip(other.tolist(), own.tolist(), strict=True))
         self._drafter = drafter
         self._target = target
@@ -33,11 +33,11 @@ class Spellings:
 
     @cached_property
     def several(self) -> dict[int, Prefix]:
-        """Tokens that the drafter spells with several of its own."""
+        """Returns the tokens that the drafter spells with several of its own."""
         return {token: spelled for token in range(self.vocab) if len(spelled := self.of(token)) > 1}
 
     def of(self, token: int) -> Prefix:
-        """Returns the drafter's tokens for a token of the target; empty where it cannot write it."""
+        """Returns the drafter's tokens for a token of the target; empty if it cannot write it."""
         if token in self._same:
             return (self._same[token],)
         if token not in self._found:
@@ -46,9 +46,9 @@ class Spellings:
 
 
 class NgramLexicon:
-    """The tokens that both vocabularies have, and n-grams of the drafter that are one token of the target (OmniDraft).
+    """Tokens of both vocabularies, and n-grams of the drafter that are one token of the target (OmniDraft).
 
-    A token that begins n-grams stands for itself where none of them follows.
+    A token that begins n-grams stands for itself if none of them follows.
     """
 
     def __init__(self, spellings: Spellings, reach: int) -> None:
@@ -63,11 +63,11 @@ class NgramLexicon:
 
     @property
     def ngrams(self) -> dict[int, Prefix]:
-        """The n-grams, by the token of the target that each is."""
+        """The n-grams, by the token of the target."""
         return {token: spelled for spelled, token in self._complete.items()}
 
     def add(self, tokens: Iterable[int]) -> None:
-        """Adds tokens of the target that take two to `reach` of the drafter's; others are left out."""
+        """Adds tokens of the target that need two to `reach` of the drafter's; others are ignored."""
         for token in tokens:
             spelled = self.spelling(token)
             if 2 <= len(spelled) <= self.reach and spelled not in self._complete:
@@ -78,9 +78,9 @@ class NgramLexicon:
                 self._find.cache_clear()
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """The target token that each token after the prefix completes, and whether a longer one may follow.
+        """Returns the target token completed by each token after the prefix, and whether a longer one may follow.
 
-        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
+        The first is [Vd] int64, `vocab` if no target token is completed; the second [Vd] bool.
         """
         return self._find(prefix)
 
@@ -103,7 +103,7 @@ class NgramLexicon:
 
 
 class StringLexicon:
-    """All ways to write a token of the target: a text stands for the longest token that it begins with."""
+    """All ways to write a token of the target: a text stands for the longest token with which it begins."""
 
     def __init__(self, spellings: Spellings, drafter: Vocabulary, target: Vocabulary, reach: int) -> None:
         self.vocab = spellings.vocab
@@ -116,16 +116,16 @@ class StringLexicon:
         self._find = lru_cache(TEXTS)(self._search)
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """The target token that each token after the prefix completes, and whether a longer one may follow.
+        """Returns the target token completed by each token after the prefix, and whether a longer one may follow.
 
-        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
+        The first is [Vd] int64, `vocab` if no target token is completed; the second [Vd] bool.
         """
         return self._find(self._drafter.write(prefix))
 
     def _search(self, text: bytes) -> tuple[Tensor, Tensor]:
         """Returns the target's longest token for each of the drafter's pieces after a text, and whether it can grow.
 
-        Only those of the target's tokens matter that begin with the text, and pieces that continue as they do.
+        Only target tokens that begin with the text matter, and pieces that continue as they do.
         """
         into = torch.full(self._direct.shape, self._longest(text), dtype=torch.int64)
         longer = torch.zeros(len(into), dtype=torch.bool)
@@ -136,12 +136,12 @@ class StringLexicon:
             if (same := self._own.equal(beginning)) is not None:
                 longer[same] = True
         into, longer = into.to(self._direct.device), longer.to(self._direct.device)
-        if not text:  # special tokens, which write nothing
+        if not text:  # special tokens write nothing
             into = torch.where(into == self.vocab, self._direct, into)
         return into, longer
 
     def _longest(self, text: bytes) -> int:
-        """The target's longest token that a text begins with; `vocab` where there is none."""
+        """Returns the target's longest token with which a text begins; `vocab` if there is none."""
         for end in range(len(text), 0, -1):
             if (same := self._others.equal(text[:end])) is not None:
                 return int(same[0])
@@ -151,13 +151,13 @@ class StringLexicon:
 Lexicon = NgramLexicon | StringLexicon
 """Map from the target's tokens to the drafter's tokens that spell them.
 
-`spelling(token)` is empty where the drafter cannot write the token; `reach` is the most tokens of the drafter that a
-token of the target takes.
+`spelling(token)` is empty if the drafter cannot write the token; `reach` is the maximum number of the drafter's tokens
+for one of the target's.
 """
 
 
 class SortedPieces:
-    """The pieces of a vocabulary in order: those that begin alike stand together."""
+    """The pieces of a vocabulary in sorted order, so that pieces with a common prefix are adjacent."""
 
     def __init__(self, pieces: Sequence[bytes | None]) -> None:
         order = sorted((piece, number) for number, piece in enumerate(pieces) if piece)
@@ -165,11 +165,11 @@ class SortedPieces:
         self._numbers = torch.tensor([number for _, number in order], dtype=torch.int64)
 
     def numbers(self, beginning: bytes) -> Tensor:
-        """The tokens whose pieces begin with some bytes, int64 [n]."""
+        """Returns the tokens whose pieces begin with some bytes, int64 [n]."""
         return self._numbers[self._range(beginning)]
 
     def beginning(self, text: bytes) -> Iterator[tuple[bytes, int]]:
-        """The pieces that begin with a text, and the first token of each."""
+        """Yields the pieces that begin with a text, and the first token of each."""
         found = self._range(text)
         last = None
         for piece, number in zip(self._pieces[found], self._numbers[found].tolist(), strict=True):
@@ -178,7 +178,7 @@ class SortedPieces:
             last = piece
 
     def equal(self, piece: bytes) -> Tensor | None:
-        """The tokens that write just this, in order; None without any."""
+        """Returns the tokens that write exactly this piece, in order; None if there are none."""
         start, end = bisect_left(self._pieces, piece), bisect_right(self._pieces, piece)
         return self._numbers[start:end] if start < end else None
 

@@ -1,4 +1,4 @@
-"""String-level exact match: another vocabulary's draft as text, cut into the target's tokens."""
+"""String-level exact match: another vocabulary's draft as text, split into the target's tokens."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from specframe_models.vocabularies.translator import Grown, Pair, Translator
 from specframe_models.vocabularies.untrained import translated
 
 TAIL = 4
-"""Number of the target's tokens before a draft that are tokenised again together with it, to see whether they stay."""
+"""Number of target tokens before a draft that are tokenised again with it, to check that they do not change."""
 
 
 class Matching:
-    """Proposes the text that a drafter of another vocabulary drafts, cut into the target's tokens (SLEM).
+    """Proposes the text that a drafter of another vocabulary drafts, split into the target's tokens (SLEM).
 
-    Every path of the drafter's tree becomes a text, and every text a path of the target's tokens. A draft is the same
-    whatever the target would sample, so its nodes are `top`. Their probabilities are not known: at a temperature a
-    token is accepted as often as the target draws it.
+    Every path of the drafter's tree becomes a text, and every text a path of the target's tokens. A draft does not
+    depend on what the target would sample, so its nodes are `top`. Their probabilities are unknown: at a temperature
+    above 0, a token is accepted as often as the target draws it.
 
     Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 2.
 
     Options:
         drafter: a drafter that reads tokens alone, such as `model`
         tree: the tree policy that the drafter grows in its own tokens, which must not sample
-        nodes: the most nodes of a draft, the root included; none for as many as the tree has
+        nodes: maximum number of nodes of a draft, root included; none: the tree's number
         replace: replacements in the prompt's text, so that the drafter reads its own chat format
     """
 
@@ -70,17 +70,17 @@ class Matching:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair, tree: TreePolicy, nodes: int | None = None) -> Matching:
-        """This drafter around one whose vocabulary, and the target's, are given."""
+        """Creates this drafter around one with given vocabularies of drafter and target."""
         made = cls(drafter=drafter, tree=tree, nodes=nodes)
         made._translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Matching:
-        """A copy around an untrained drafter, over two small vocabularies."""
+        """Returns a copy around an untrained drafter, over two small vocabularies."""
         return Matching.given(*translated(self._translator.drafter, vocab), self.tree, self.nodes)
 
     def smaller(self) -> Matching:
-        """A copy with a smaller tree."""
+        """Returns a copy with a smaller tree."""
         made = Matching(drafter=self._translator.drafter, tree=small_form(self.tree), replace=self._translator.replace)
         made._translator.given = self._translator.given
         return made
@@ -91,7 +91,7 @@ class Matching:
         return self._translator.drafter
 
     def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> Matching:
-        """A copy whose forward passes go through `wrap`: it has no search that is one call."""
+        """Returns a copy whose forward passes go through `wrap`; it has no native search to wrap."""
         twin, before = copy(self), self._wrap
         twin._wrap = wrap if before is None else lambda expand: wrap(before(expand))
         return twin
@@ -101,11 +101,11 @@ class Matching:
         self._spellings = Spellings(*self._translator.bind(target), text_of(target).device)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self._translator.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B] of the texts that the drafter proposes."""
+        """Returns a draft below root [B] of the texts that the drafter proposes."""
         translator = self._translator
         own = Context(Sampling(temperature=1.0), context.random, context.costs)
         tree = self.tree if self._wrap is None else Grown(self.tree, self._wrap, translator.roots)
@@ -115,7 +115,7 @@ class Matching:
         return united(root, paths, self._most)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens."""
+        """Reads the committed tokens."""
         self._translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -127,7 +127,7 @@ class Matching:
         return self._translator.translate(teacher, answers, self._spellings.several)
 
     def _cut(self, row: Reading, drafted: list[int]) -> list[int]:
-        """A path of the drafter's tokens as a path of the target's; empty within a character."""
+        """Converts a path of the drafter's tokens to the target's; empty if the text ends within a character."""
         own, other = self._translator.own, self._translator.other
         if not row.complete:
             return []
@@ -146,7 +146,7 @@ class Matching:
 
 
 def leaves(tokens: list[int], parents: list[int], valid: list[bool]) -> Iterator[list[int]]:
-    """The paths of a tree's row from below the root to its leaves, as tokens, the first leaf first."""
+    """Yields the paths of a tree's row from below the root to its leaves, as tokens, the first leaf first."""
     inner = {parent for parent, real in zip(parents, valid, strict=True) if real}
     for node, real in enumerate(valid):
         if real and node and node not in inner:
@@ -158,7 +158,7 @@ def leaves(tokens: list[int], parents: list[int], valid: list[bool]) -> Iterator
 
 
 def united(root: Tensor, rows: Sequence[Sequence[list[int]]], most: int) -> TokenTree:
-    """The paths of each row as one tree below root [B], of at most `most` nodes a row, common prefixes being one."""
+    """Merges each row's paths into one tree below root [B] with shared prefixes, of at most `most` nodes per row."""
     grown = [_nodes(paths, most) for paths in rows]
     width = max(map(len, grown))
     padded = [[*nodes, *[(0, 0, 0)] * (width - len(nodes))] for nodes in grown]
@@ -174,7 +174,7 @@ def united(root: Tensor, rows: Sequence[Sequence[list[int]]], most: int) -> Toke
 
 
 def _nodes(paths: Sequence[list[int]], most: int) -> list[tuple[int, int, int]]:
-    """The nodes of one row's tree below its root: token, parent, depth."""
+    """Returns the nodes of one row's tree below its root: token, parent, depth."""
     nodes: list[tuple[int, int, int]] = []
     children: dict[tuple[int, int], int] = {}
     for path in paths:

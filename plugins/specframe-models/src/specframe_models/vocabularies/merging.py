@@ -1,4 +1,4 @@
-"""Common base of the drafters that add up the probabilities of several of the drafter's tokens."""
+"""Common base of the drafters that sum the probabilities of several of the drafter's tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe_models.vocabularies.translator import Pair, Translator, require_t
 
 
 class Merging:
-    """A translator, its choice of prefixes, and a lexicon for each row."""
+    """A translator, the choice of prefixes, and a lexicon for each row."""
 
     def __init__(
         self, name: str, drafter: Drafter, replace: dict[str, str] | None, width: int, least: float, reach: int
@@ -29,14 +29,14 @@ class Merging:
         self.translator = Translator(drafter, replace, None)
 
     def bind(self, target: Target) -> tuple[Spellings, Pair]:
-        """Binds the drafter: how it writes the target's tokens, and both vocabularies."""
+        """Binds the drafter; returns its spellings of the target's tokens, and both vocabularies."""
         pair = self.translator.bind(target)
         return Spellings(*pair, text_of(target).device), pair
 
     def propose(
         self, root: Tensor, tree: TreePolicy | None, context: Context, lexicons: Sequence[Lexicon]
     ) -> TokenTree:
-        """A draft below root [B], grown by the tree policy, each row by its own lexicon."""
+        """Returns a draft below root [B], grown by the tree policy, each row by its own lexicon."""
         roots = self.translator.roots
 
         def translate(expand: Expand) -> Expand:

@@ -15,29 +15,29 @@ from specframe_models.vocabularies.untrained import translated
 
 
 class Ngrams:
-    """Proposes the tokens that both vocabularies have, and n-grams of the drafter's that are one token of the target's.
+    """Proposes tokens of both vocabularies, and n-grams of the drafter that are one token of the target.
 
-    An n-gram has the product of its tokens' probabilities. A token that begins n-grams hands them their mass and keeps
+    An n-gram has the product of its tokens' probabilities. A token that begins n-grams passes them their mass and keeps
     the rest. As published (`q'(t) = q(d)` for both) the mass would be counted twice, and the recorded law would not be
-    that of the proposed tokens. Here it is, so every tree policy and every verifier stays lossless.
+    that of the proposed tokens. Here it is, so every tree policy and every verifier remains lossless.
 
-    N-grams are those of tokens that a row's text has held so far, prompt included, or those of all tokens. `shared` are
-    those of all texts of a session, as a server has it from its start to its end: a draft then depends on other rows,
-    all of it known before a token is drawn, so that distributions stay as they are.
+    N-grams are those of tokens in the row's text so far, prompt included, or of all tokens. With `shared`, they are
+    those of all texts of a session, which for a server lasts from start to end. A draft then depends on other rows, but
+    only on what is known before a token is drawn, so distributions are unchanged.
 
-    Below `online` the drafter learns from the target's answers (OmniDraft's hybrid distillation): the loss compares
-    distributions over the drafter's tokens, in which an n-gram counts for the token that it begins with, and within
-    n-grams that the target wrote, the token that follows is learnt.
+    Within `online` the drafter learns from the target's answers (OmniDraft's hybrid distillation): the loss compares
+    distributions over the drafter's tokens, in which an n-gram counts for its first token; within n-grams that the
+    target wrote, the following token is learnt.
 
     Source: OmniDraft (arXiv 2507.02659), its n-gram cache; the law is corrected.
 
     Options:
         drafter: a drafter that reads tokens alone, such as `model`
-        cache: seen (n-grams that the row's text has held) or all (every token that the drafter can write)
-        shared: whether n-grams that any row's text has held serve all rows, with `seen`
-        width: how many beginnings of n-grams are followed, below each node and level
-        reach: the most tokens of an n-gram
-        least: the least probability of a beginning that is followed
+        cache: seen (n-grams in the row's text so far) or all (every token that the drafter can write)
+        shared: whether n-grams in any row's text are used for all rows, with `seen`
+        width: number of n-gram prefixes that are followed, below each node and level
+        reach: maximum number of tokens of an n-gram
+        least: minimum probability of a prefix that is followed
         replace: replacements in the prompt's text, so that the drafter reads its own chat format
     """
 
@@ -73,13 +73,13 @@ class Ngrams:
         reach: int = 4,
         least: float = 0.01,
     ) -> Ngrams:
-        """This drafter around one whose vocabulary, and the target's, are given."""
+        """Creates this drafter around one with given vocabularies of drafter and target."""
         made = cls(drafter=drafter, cache=cache, shared=shared, width=width, reach=reach, least=least)
         made._merging.translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Ngrams:
-        """A copy around an untrained drafter, over two small vocabularies."""
+        """Returns a copy around an untrained drafter, over two small vocabularies."""
         own = self._merging
         small = translated(own.translator.drafter, vocab)
         follow = own.follow
@@ -96,24 +96,24 @@ class Ngrams:
         """Reads both vocabularies."""
         self._spellings, _ = self._merging.bind(target)
         self._common: NgramLexicon | None = None
-        """The one lexicon of all rows, if they share one."""
+        """The lexicon of all rows, if they share one."""
         if self.cache == "all":
             self._common = self._lexicon()
             self._common.add(range(target.vocab_size))
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row, and the n-grams they shared."""
+        """Starts a session without rows and without shared n-grams."""
         self._rows = []
         if self.shared:
             self._common = self._lexicon()
         self._merging.translator.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy."""
+        """Returns a draft below root [B], grown by the tree policy."""
         return self._merging.propose(root, tree, context, self._rows)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens and their n-grams."""
+        """Reads the committed tokens and adds their n-grams."""
         self._merging.translator.commit(committed)
         if (prompts := committed.prompt) is not None:
             for row, count in zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True):

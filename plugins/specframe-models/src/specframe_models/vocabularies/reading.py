@@ -1,4 +1,4 @@
-"""The target's text as a drafter of another vocabulary reads it."""
+"""The target's text in the tokens of a drafter of another vocabulary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WINDOW = 8
 class Reading:
     """A row's text in the drafter's tokens: its prompt, then the generated text.
 
-    The text is cut into the drafter's own tokens as it would be as a whole, whatever tokens the target made it of. So
-    the last of them may change when more follows. The first bytes of a character that is not complete yet wait.
+    The text is tokenised as a whole by the drafter's tokenizer, independently of the target's tokens, so its last
+    tokens may change when more text follows. The first bytes of an incomplete character are held back.
     """
 
     def __init__(
@@ -32,20 +32,20 @@ class Reading:
         filler = drafter.end or 0
         self._prompt = drafter.encode_prompt(as_text(prompt, target, drafter, replace)) or [filler]
         if len(self._prompt) < 2:
-            self._prompt.insert(0, filler)  # a commit has at least two tokens, the root among them
+            self._prompt.insert(0, filler)  # a commit has at least two tokens, including the root
 
     @property
     def tokens(self) -> list[int]:
-        """The whole text in the drafter's tokens, at least two."""
+        """Returns the whole text in the drafter's tokens, at least two."""
         return [*self._prompt, *self._tokens]
 
     @property
     def complete(self) -> bool:
-        """True if the text ends with a whole character."""
+        """True if the text ends with a complete character."""
         return not self._decoder.getstate()[0]
 
     def write(self, tokens: Sequence[int]) -> int:
-        """Appends tokens of the target; how many of the drafter's tokens stay as they are."""
+        """Appends tokens of the target; returns the number of the drafter's tokens that do not change."""
         self.generated.extend(tokens)
         self._text += self._decoder.decode(self._target.write(tokens))
         first = self._cut()
@@ -59,7 +59,7 @@ class Reading:
         return len(self._prompt) + same
 
     def _cut(self) -> int:
-        """The first token that may change: the last but `WINDOW`, or one before it that begins a word."""
+        """Returns the first token that may change: the last but `WINDOW`, or an earlier one that begins a word."""
         for place in range(len(self._tokens) - WINDOW, 0, -1):
             start = self._starts[place]
             if self._text[start].isspace() and not self._text[start - 1].isspace() and self._starts[place - 1] < start:
@@ -68,9 +68,9 @@ class Reading:
 
 
 def as_text(prompt: Sequence[int], target: Vocabulary, drafter: Vocabulary, replace: Mapping[str, str]) -> str:
-    """A prompt in the target's tokens as text for the drafter, with these replacements, made in order.
+    """Converts a prompt in the target's tokens to text for the drafter, with these replacements, applied in order.
 
-    Special tokens that the drafter has not are left out after that.
+    Special tokens that the drafter does not have are then removed.
     """
     names = {number: name for name, number in target.special.items()}
     text, start = "", 0

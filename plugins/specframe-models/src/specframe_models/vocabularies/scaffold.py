@@ -1,4 +1,4 @@
-"""The drafter's own tree below a tree of the target's tokens, each of which may take several of the drafter's."""
+"""The drafter's own tree below a tree of target tokens, each of which may need several of the drafter's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Scaffold:
         self._confidence: list[dict[int, Tensor]] = [{} for _ in self._tokens]
 
     def reach(self, row: int, node: int, tokens: Sequence[int]) -> int:
-        """The node that these tokens lead to from a row's node."""
+        """Returns the node to which these tokens lead from a row's node."""
         for token in tokens:
             known = self._children[row].get((node, token))
             if known is None:
@@ -35,14 +35,14 @@ class Scaffold:
         return node
 
     def read(self, wanted: Sequence[Sequence[int]]) -> None:
-        """Reads these nodes of each row, and before them those above that were not read yet."""
+        """Reads these nodes of each row, after their unread ancestors."""
         while True:
             missing = [self._missing(row, nodes) for row, nodes in enumerate(wanted)]
             width = max(map(len, missing))
             if not width:
                 return
             device = self._root.device
-            # A row that has fewer nodes to read reads its first one, or its root, once more.
+            # A row with fewer nodes to read repeats its first one, or its root.
             padded = [[*nodes, *[(nodes or [0])[0]] * (width - len(nodes))] for nodes in missing]
             found = self._expand(Frontier(self._tree(), torch.tensor(padded, device=device))).whole
             laws = found.logits[:, :, 0].softmax(-1, dtype=torch.promote_types(found.logits.dtype, torch.float32))
@@ -53,17 +53,17 @@ class Scaffold:
                     self._confidence[row].update({node: sure[place] for place, node in enumerate(nodes)})
 
     def law(self, row: int, node: int) -> Tensor:
-        """The drafter's law after a node that was read, at temperature 1: [Vd]."""
+        """Returns the drafter's law after a node that was read, at temperature 1: [Vd]."""
         return self._laws[row][node]
 
     def confidence(self, wanted: Sequence[Sequence[int]]) -> Tensor | None:
-        """The drafter's own estimate that its tokens after these nodes are accepted, [B, F]; None without one."""
+        """Returns the drafter's estimate that tokens after these nodes are accepted, [B, F]; None if it has none."""
         if not any(self._confidence):
             return None
         return torch.stack([torch.stack([self._confidence[row][n] for n in nodes]) for row, nodes in enumerate(wanted)])
 
     def _missing(self, row: int, nodes: Sequence[int]) -> list[int]:
-        """The uppermost unread nodes on the way to these, each once."""
+        """Returns the uppermost unread nodes on the paths to these nodes, each once."""
         found = []
         for node in nodes:
             first = None

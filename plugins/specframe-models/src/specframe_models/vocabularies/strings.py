@@ -14,21 +14,21 @@ from specframe_models.vocabularies.untrained import translated
 
 
 class Strings:
-    """Proposes tokens of the target by the probability of their strings under a drafter of another vocabulary (SLRS).
+    """Proposes target tokens by the probability of their strings under a drafter of another vocabulary (SLRS).
 
-    The drafter's tokens are drawn until their text shows which token of the target it begins with; that token's
-    probability is the sum over all ways to get there. The sum over everything is exponential in the length of a token.
-    So only the likeliest `width` of the texts that may grow into longer tokens are followed, at most `reach` tokens
-    far, and the others end as the longest token they hold. Tokens are drawn from this law, and it is recorded: every
-    tree policy and every verifier stays lossless, for any width and reach.
+    The drafter's tokens are drawn until their text determines the target token with which it begins; that token's
+    probability is the sum over all ways to get there. The complete sum is exponential in the length of a token.
+    Therefore only the `width` most likely of the texts that may grow into longer tokens are followed, for at most
+    `reach` tokens, and the others end as the longest token they contain. Tokens are drawn from this law, and it is
+    recorded, so every tree policy and every verifier remains lossless, for any width and reach.
 
-    Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 4; the cut by width and reach is ours.
+    Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 4; the limits by width and reach are ours.
 
     Options:
         drafter: a drafter that reads tokens alone, such as `model`
-        width: how many texts are followed, below each node and level
-        reach: the most tokens of the drafter for one of the target's
-        least: the least probability of a text that is followed
+        width: number of texts that are followed, below each node and level
+        reach: maximum number of the drafter's tokens for one of the target's
+        least: minimum probability of a text that is followed
         replace: replacements in the prompt's text for the drafter, such as the target's chat format
     """
 
@@ -48,13 +48,13 @@ class Strings:
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair, *, width: int = 4, reach: int = 4, least: float = 0.01) -> Strings:
-        """This drafter around one whose vocabulary, and the target's, are given."""
+        """Creates this drafter around one with given vocabularies of drafter and target."""
         made = cls(drafter=drafter, width=width, reach=reach, least=least)
         made._merging.translator.given = pair
         return made
 
     def untrained(self, vocab: int) -> Strings:
-        """A copy around an untrained drafter, over two small vocabularies."""
+        """Returns a copy around an untrained drafter, over two small vocabularies."""
         own = self._merging
         small = translated(own.translator.drafter, vocab)
         return Strings.given(*small, width=own.follow.width, reach=own.reach, least=own.follow.least)
@@ -70,15 +70,15 @@ class Strings:
         self._lexicon = StringLexicon(self._spellings, *pair, self._merging.reach)
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self._merging.translator.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy."""
+        """Returns a draft below root [B], grown by the tree policy."""
         return self._merging.propose(root, tree, context, [self._lexicon] * len(root))
 
     def commit(self, committed: Committed) -> None:
-        """Takes in the committed tokens."""
+        """Reads the committed tokens."""
         self._merging.translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:

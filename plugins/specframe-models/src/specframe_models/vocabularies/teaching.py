@@ -15,16 +15,16 @@ from specframe_models.vocabularies.reading import Reading
 from specframe_models.vocabularies.vocabulary import Vocabulary, shared
 
 LEAST = 1e-8
-"""The least probability of a token, so that divergences of the drafter from the target are finite."""
+"""Minimum probability of a token, so that divergences of the drafter from the target are finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translated(Teacher):
     """A teacher in a drafter's tokens.
 
-    Its distributions are the target's: each token's probability counts for the first of the drafter's tokens that write
-    it. Tokens that the drafter cannot write are missing from the sum. Within an n-gram that the target wrote, only the
-    token that follows is known.
+    Its distributions are the target's, in which each token's probability counts for the first of the drafter's tokens
+    that write it. Tokens that the drafter cannot write are missing from the sum. Within an n-gram that the target
+    wrote, only the following token is known.
     """
 
     ngrams: Tensor  # [B, L] bool, positions within an n-gram
@@ -32,20 +32,20 @@ class Translated(Teacher):
 
 @dataclass
 class Text:
-    """An answer in the drafter's tokens, with its prompt, and the known distributions after some of them."""
+    """An answer in the drafter's tokens, with its prompt, and the known distributions after some tokens."""
 
     tokens: list[int]
     answers: dict[int, int] = field(default_factory=dict)
-    """The position of the target's text whose distribution is that after a token."""
+    """Drafter token -> position in the target's text with the distribution after it."""
     following: dict[int, int] = field(default_factory=dict)
-    """The token that follows within an n-gram."""
+    """The following token, within an n-gram."""
 
 
 class Translation:
-    """Teachers of the target's texts as those of a drafter's texts.
+    """Converts teachers of the target's texts to teachers of a drafter's texts.
 
-    A distribution is translated where a token of the target and one of the drafter end together. An n-gram is followed
-    where the drafter's text writes it as it is spelled.
+    A distribution is translated where a token of the target and one of the drafter end together. N-grams are learnt
+    where the drafter's text spells them in the given way.
     """
 
     def __init__(self, drafter: Vocabulary, target: Vocabulary, replace: Mapping[str, str]) -> None:
@@ -53,12 +53,12 @@ class Translation:
         own, other = shared(drafter, target)
         self._size = len(drafter.pieces)
         self._same = torch.full((len(target.pieces),), self._size).scatter(0, other, own)
-        """The drafter's token that is the same as each of the target's, [V]; Vd where there is none."""
+        """The drafter's token that equals each of the target's, [V]; Vd if there is none."""
 
     def __call__(self, teacher: Teacher, answers: Tensor, ngrams: Mapping[int, Prefix]) -> Translated:
-        """The translated teacher, a text for each run of `answers` [B, L]: positions whose next token is the target's.
+        """Returns the translated teacher, a text for each run of `answers` [B, L]: positions before a target token.
 
-        `ngrams` are tokens of the target, each with the drafter's several that write it.
+        `ngrams` are tokens of the target, each with the several drafter tokens that write it.
         """
         first = self._same.clone()
         if ngrams:
@@ -85,7 +85,7 @@ class Translation:
         return made
 
     def _read(self, tokens: list[int], counts: list[bool], run: tuple[int, int], ngrams: Mapping[int, Prefix]) -> Text:
-        """An answer, and after which of its tokens the distributions of the run stand; some of these count."""
+        """Returns an answer, and the tokens after which the run's distributions are known; some of these count."""
         first, last = run
         reading = Reading(self._drafter, self._target, tokens[: first + 1], self._replace)
         prompt = len(reading.tokens)
@@ -110,9 +110,9 @@ class Translation:
         return text
 
     def _laws(self, logits: Tensor, first: Tensor) -> Tensor:
-        """The logarithms of the target's probabilities, given its logits [N, V], by the drafter's tokens: [N, Vd].
+        """Returns the logarithms of the target's probabilities, given logits [N, V], by the drafter's tokens: [N, Vd].
 
-        A token's probability counts for the token `first` [V] of the drafter's; Vd drops it.
+        A token's probability counts for the drafter's token `first` [V]; Vd drops it.
         """
         law = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         mass = law.new_zeros(len(law), self._size + 1).index_add_(1, first, law)
@@ -123,14 +123,14 @@ class Translation:
         logits = teacher.logits.new_zeros(rows, length, self._size, dtype=dtype)
         tokens = teacher.tokens.new_zeros(rows, length)
         mask = torch.zeros_like(tokens, dtype=torch.bool)
-        # The logits are logarithms of probabilities, of which some are missing: they are not normalised again.
+        # These logits are logarithms of probabilities with some missing, so they must not be normalised again.
         return Translated(
             tokens, mask, {}, logits, normaliser=logits.new_zeros(rows, length), ngrams=torch.zeros_like(mask)
         )
 
 
 def _runs(flags: Iterable[bool]) -> Iterable[tuple[int, int]]:
-    """The first and last place of every run of set bits."""
+    """Yields the first and last index of every run of true flags."""
     for is_set, group in groupby(enumerate(flags), key=lambda item: item[1]):
         places = [place for place, _ in group]
         if is_set:

@@ -34,14 +34,14 @@ Pair = tuple[Vocabulary, Vocabulary]
 
 @dataclass(frozen=True)
 class View:
-    """View of the target that a drafter of another vocabulary gets: a target of the drafter's own tokens."""
+    """The target as seen by a drafter of another vocabulary: a target of the drafter's own tokens."""
 
     vocab_size: int
     device: Any
 
 
 class Grown:
-    """A tree policy around another, which it gives another expand and the roots [B] in the target's tokens."""
+    """A wrapper of a tree policy that replaces its expand and gives it the roots [B] in the target's tokens."""
 
     def __init__(self, tree: TreePolicy, translate: Callable[[Expand], Expand], root: Tensor) -> None:
         self.promise = tree.promise
@@ -50,15 +50,15 @@ class Grown:
         self._root = root
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The other policy's tree below the target's roots."""
+        """Returns the other policy's tree below the target's roots."""
         return self._tree.grow(self._translate(expand), self._root, context)
 
 
 class Translator:
-    """Passes the committed text to a drafter, in the drafter's own tokens."""
+    """Passes the committed text to a drafter, in the drafter's tokens."""
 
     def __init__(self, drafter: Drafter, replace: Mapping[str, str] | None, given: Pair | None) -> None:
-        """`given` are vocabularies in place of those of the tokenizers.
+        """Wraps a drafter; `given` are vocabularies that replace those of the tokenizers.
 
         Raises CompositionError for a drafter that cannot have another vocabulary.
         """
@@ -75,7 +75,7 @@ class Translator:
         """The last token of each row, [B], in the drafter's vocabulary."""
 
     def bind(self, target: Target) -> Pair:
-        """Binds the drafter; both vocabularies. Raises CompositionError where one of the tokenizers is missing."""
+        """Binds the drafter and returns both vocabularies. Raises CompositionError if a tokenizer is missing."""
         if self.given is None:
             tokenizers = self.drafter.tokenizer, text_of(target).tokenizer
             if None in tokenizers:
@@ -95,13 +95,13 @@ class Translator:
         return own, other
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Starts a session without rows."""
         self.rows = []
         self.roots = self.roots[:0]
         self.drafter.open(slots, room)
 
     def commit(self, committed: Committed) -> None:
-        """Reads the committed tokens; rows with a prompt join after the others."""
+        """Reads the committed tokens; rows with a prompt are added after the others."""
         device = committed.tokens.device
         texts = committed.texts
         if (prompts := committed.prompt) is not None:
@@ -129,9 +129,9 @@ class Translator:
     def propose(
         self, root: Tensor, tree: TreePolicy, context: Context, translate: Callable[[Expand], Expand]
     ) -> TokenTree:
-        """A draft in the target's tokens below root [B]: the tree policy grown with the translated expand.
+        """Returns a draft in the target's tokens below root [B]: the tree policy grown with the translated expand.
 
-        A row whose text ends within a character drafts nothing.
+        A row whose text ends within a character has no draft.
         """
         draft = self.drafter.propose(self.roots, Grown(tree, translate, root), context)
         if draft.levels == 0:
@@ -139,7 +139,7 @@ class Translator:
         return self.complete_rows(draft)
 
     def complete_rows(self, draft: TokenTree) -> TokenTree:
-        """The draft without the nodes of rows whose text ends within a character."""
+        """Returns the draft without the nodes of rows whose text ends within a character."""
         complete = [row.complete for row in self.rows]
         if all(complete):
             return draft
@@ -147,7 +147,7 @@ class Translator:
         return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
 
     def translate(self, teacher: Teacher, answers: Tensor, ngrams: Mapping[int, Prefix]) -> Translated:
-        """The target's answers to texts in the drafter's tokens, as `Translation` has them."""
+        """Returns the target's answers to texts in the drafter's tokens: see `Translation`."""
         return self._translation(teacher, answers, ngrams)
 
     def _pass_on(self, rows: list[list[int]], device: torch.device, prompt: Prompts | None = None) -> None:
@@ -158,7 +158,7 @@ class Translator:
 
 
 def require_tree(tree: TreePolicy | None, name: str) -> TreePolicy:
-    """The tree policy. Raises CompositionError where there is none."""
+    """Returns the tree policy. Raises CompositionError if there is none."""
     if tree is None:
         raise CompositionError(f"{name} grows a tree policy's tree, and there is none; try `chain`")
     return tree

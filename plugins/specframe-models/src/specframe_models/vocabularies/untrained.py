@@ -1,4 +1,4 @@
-"""The forms of these drafters for a target of a few tokens, as certificates need them."""
+"""Forms of these drafters for a target of a few tokens, as certificates need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specframe_models.vocabularies.vocabulary import toys
 
 
 def translated(drafter: Drafter, vocab: int) -> tuple[Drafter, Pair]:
-    """An untrained form of the drafter for a vocabulary of its own, and that next to the target's of `vocab` tokens."""
+    """Returns an untrained form of the drafter for a small vocabulary, and that with one of `vocab` tokens."""
     pair = toys(vocab)
     small = getattr(drafter, "untrained", None)
     if small is None:

@@ -1,4 +1,4 @@
-"""The tokens of a tokenizer as the bytes that they write, and texts as tokens."""
+"""Tokens of a tokenizer as the bytes that they write, and texts as tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from specframe import CompositionError
 
 Encode = Callable[[str], tuple[list[int], list[int]]]
-"""A text to its tokens, and to the character at which each begins."""
+"""A function from a text to its tokens and their start characters."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Vocabulary:
     """Bytes that each token writes, and the tokenisation of texts."""
 
     pieces: tuple[bytes | None, ...]
-    """The bytes that each token writes; None for a special token, or a number without a token."""
+    """The bytes that each token writes; None for a special token, or an unused id."""
     encode: Encode
     encode_prompt: Callable[[str], list[int]]
-    """Encodes a whole prompt, with the special tokens that the tokenizer adds by itself."""
+    """Encodes a whole prompt, including special tokens that the tokenizer adds."""
     special: Mapping[str, int] = field(default_factory=dict)
     """Special tokens by name."""
     end: int | None = None
-    """The end of a sequence."""
+    """The end-of-sequence token."""
 
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> Vocabulary:
-        """The vocabulary of a transformers tokenizer, for a model of `size` tokens.
+        """Reads the vocabulary of a transformers tokenizer, for a model of `size` tokens.
 
         Raises CompositionError for a tokenizer whose tokens are no pieces of text: neither byte-level nor with
         SentencePiece's `▁` for a space.
@@ -59,7 +59,7 @@ class Vocabulary:
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[str]) -> Vocabulary:
-        """A small vocabulary of these pieces of text, which cuts off the longest piece at a time; for certificates."""
+        """Creates a small vocabulary of these pieces, which tokenises by the longest piece; for certificates."""
         longest = sorted(range(len(pieces)), key=lambda number: -len(pieces[number]))
 
         def encode(text: str) -> tuple[list[int], list[int]]:
@@ -79,7 +79,7 @@ class Vocabulary:
         return b"".join(self.pieces[token] or b"" for token in tokens)
 
     def spell(self, piece: bytes | None) -> tuple[int, ...]:
-        """The tokens that write these bytes, the canonical ones; none where they are no text, or cannot be written."""
+        """Returns the canonical tokens that write these bytes; empty if they are no text, or cannot be written."""
         try:
             text = (piece or b"").decode()
         except UnicodeDecodeError:
@@ -89,10 +89,10 @@ class Vocabulary:
 
 
 def shared(drafter: Vocabulary, target: Vocabulary) -> tuple[Tensor, Tensor]:
-    """The tokens that both have, by the drafter's numbers and by the target's, int64 [v] each, in the target's order.
+    """Returns the tokens that both have, as the drafter's ids and the target's, int64 [v] each, in the target's order.
 
-    Tokens are the same if they write the same bytes, special ones if they have the same name or end a sequence. If
-    several write the same bytes, the first counts.
+    Tokens are equal if they write the same bytes; special ones if they have the same name or end a sequence. If several
+    write the same bytes, the first counts.
     """
     numbers: dict[bytes, int] = {}
     for number, piece in enumerate(drafter.pieces):
@@ -113,9 +113,9 @@ def shared(drafter: Vocabulary, target: Vocabulary) -> tuple[Tensor, Tensor]:
 
 
 def toys(size: int) -> tuple[Vocabulary, Vocabulary]:
-    """Two small vocabularies that share some tokens, a drafter's and a target's of `size` tokens, at least 2.
+    """Returns two small vocabularies that share some tokens, a drafter's and a target's of `size` tokens, at least 2.
 
-    Each has a token that the other must write with several, and the drafter one that the target cannot write.
+    Each has a token that the other must write with several, and the drafter has one that the target cannot write.
     """
     words = _words(size + 1)
     own = [word for index, word in enumerate(words) if index % 3 != 2]
@@ -123,7 +123,7 @@ def toys(size: int) -> tuple[Vocabulary, Vocabulary]:
 
 
 def _words(count: int) -> list[str]:
-    """The first strings of the letters a and b, the short ones first."""
+    """Returns the first strings of the letters a and b, short ones first."""
     words = ["a", "b"]
     for word in words:
         if len(words) >= count:
@@ -133,7 +133,7 @@ def _words(count: int) -> list[str]:
 
 
 def _writer(decoder: Any) -> Callable[[str], bytes]:
-    """Returns a function from a token's name to its bytes, given a tokenizer's decoder as its JSON has it."""
+    """Returns a function from a token's name to its bytes, given a tokenizer's decoder from its JSON."""
     kinds = {step.get("type"): step for step in _steps(decoder)}
     if "ByteLevel" in kinds:
         letters = _letters()
@@ -161,7 +161,7 @@ def _steps(decoder: Any) -> Iterator[dict[str, Any]]:
 
 
 def _letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level token stands for (GPT-2's table)."""
+    """Returns the byte for which each letter of a byte-level token stands (GPT-2's table)."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}

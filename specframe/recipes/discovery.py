@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
@@ -49,11 +52,25 @@ SWITCH = "SPECFRAME_PLUGINS"
 
 
 def discover(points: list[EntryPoint] | None = None) -> Registry:
-    """The registry of the built-ins and all installed plugins (or those of `points`)."""
+    """The registry of the built-ins and all installed plugins (or those of `points`).
+
+    Installed plugins are read once for a search path of packages; what is added to a registry stays in it.
+    """
+    if points is not None:
+        return _read(points)
+    return _installed(os.environ.get(SWITCH), tuple(sys.path), entry_points).copy()
+
+
+@lru_cache(maxsize=1)
+def _installed(switch: str | None, places: tuple[str, ...], find: Callable[..., Iterable[EntryPoint]]) -> Registry:
+    """The registry of what `find` lists, by the search path and the switch that it was read with."""
+    return _read(find(group=GROUP))
+
+
+def _read(points: Iterable[EntryPoint]) -> Registry:
     registry = Registry()
     _register(registry, import_module(BUILTIN), "specframe")
-    found = list(entry_points(group=GROUP)) if points is None else points
-    named = [(_package(point), point) for point in found]  # reads the package's metadata
+    named = [(_package(point), point) for point in points]  # reads the package's metadata
     for package, point in sorted(named, key=lambda pair: (pair[0], pair[1].name)):
         if not _wanted(package):
             continue

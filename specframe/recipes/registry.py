@@ -110,6 +110,12 @@ class Registry:
         self.entries: list[Registration] = []
         self.broken: dict[str, str] = {}
 
+    def copy(self) -> Registry:
+        """A registry with the same entries and errors, to which others can be added."""
+        made = Registry()
+        made.entries, made.broken = [*self.entries], dict(self.broken)
+        return made
+
     def add(self, entry: Registration) -> None:
         """Adds an entry. Raises PluginError if it is malformed or its package already has the name."""
         kinds = (*KINDS, *OTHER_KINDS)
@@ -121,7 +127,8 @@ class Registry:
             raise PluginError(f"'{entry.target}' of {entry.kind} '{entry.name}' is not of the form module:attr")
         if not entry.summary.strip():
             raise PluginError(f"{entry.kind} '{entry.name}' has no summary")
-        if any(e.kind == entry.kind and e.answers(entry.qualified) for e in self.entries):
+        own = (e for e in self.entries if e.package == entry.package and e.kind == entry.kind)
+        if any(e.answers(entry.qualified) for e in own):
             raise PluginError(f"{entry.kind} '{entry.name}' is registered twice")
         self.entries.append(entry)
 

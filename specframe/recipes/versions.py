@@ -35,7 +35,7 @@ def require(requirements: Iterable[str], version: str, plugin: str) -> None:
     from packaging.specifiers import SpecifierSet
     from packaging.utils import canonicalize_name
 
-    for requirement in map(Requirement, requirements):
+    for requirement in map(Requirement, (text for text in requirements if text.lower().startswith(PACKAGE))):
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if canonicalize_name(requirement.name) != PACKAGE or not applies:
             continue

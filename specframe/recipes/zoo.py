@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import PluginError
-from specframe.recipes.discovery import SWITCH, discover
+from specframe.recipes.discovery import discover
 from specframe.recipes.registry import Registry
 
 ZOO = "zoo://"
@@ -21,7 +18,7 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
 
     Raises PluginError if no plugin has it, FetchError if it must be downloaded and cannot be reached.
     """
-    registry = registry or _discover()
+    registry = registry or discover()
     bare = name.removeprefix(ZOO)
     if not _has(registry, bare):
         _refuse_untrained(bare, registry)
@@ -31,7 +28,7 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
 
 def data_file(name: str, registry: Registry | None = None) -> Path:
     """The file of the texts `zoo://NAME`. Raises PluginError if no plugin has them."""
-    file: Path = (registry or _discover()).find("data", name.removeprefix(ZOO)).load()()
+    file: Path = (registry or discover()).find("data", name.removeprefix(ZOO)).load()()
     return file
 
 
@@ -71,18 +68,7 @@ def find_weights(weights: str, target: str | None, registry: Registry) -> str:
 
 def canonical_name(model: str, registry: Registry | None = None) -> str:
     """The name of the zoo's copy of a model, or the name itself if the zoo has none."""
-    return _target_name(model, registry or _discover()) or model
-
-
-def _discover() -> Registry:
-    """The installed plugins' components, read-only."""
-    return _installed(os.environ.get(SWITCH), tuple(sys.path))
-
-
-@lru_cache(maxsize=1)
-def _installed(switch: str | None, places: tuple[str, ...]) -> Registry:
-    """The registry, cached by the search path of packages, since a run needs several files of the zoo."""
-    return discover()
+    return _target_name(model, registry or discover()) or model
 
 
 def _has(registry: Registry, name: str) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from specframe.kernel.errors import PluginError, RecipeError
 from specframe.plugin import hookimpl
+from specframe.recipes import discovery
 from specframe.recipes.build import plan
 from specframe.recipes.discovery import discover
 from specframe.recipes.folders import recipes_folder, shipped_recipes
@@ -103,6 +104,25 @@ def test_our_names_use_hyphens_and_underscores_are_read_as_such():
     assert registry.find("tree", "two-words").name == "two_words"
     with pytest.raises(PluginError, match="registered twice"):
         registry.add(Registration("tree", "two-words", "x:Y", "a tree", "mine"))
+
+
+def test_installed_plugins_are_read_once_for_a_search_path(monkeypatch, tmp_path):
+    reads = []
+
+    def read(group):
+        reads.append(group)
+        return [Point("specframe-bush", registers(GOOD))]
+
+    monkeypatch.setattr(discovery, "entry_points", read)
+    first = discover()
+    first.add(Registration("tree", "shrub", "x:Y", "a tree", "mine"))
+    first.broken["mine"] = "it is"
+    second = discover()
+    assert len(reads) == 1 and len(first.entries) == len(second.entries) + 1 and not second.broken
+    monkeypatch.syspath_prepend(tmp_path)
+    discover()
+    monkeypatch.setenv("SPECFRAME_PLUGINS", "")
+    assert {entry.package for entry in discover().entries} == {"specframe"} and len(reads) == 3
 
 
 def test_the_switch_turns_plugins_off(monkeypatch):

@@ -46,50 +46,44 @@ class LlamaModel(nn.Module):
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    @classmethod
-    def read(cls, config: Any, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> LlamaModel | None:
-        """Builds the model from these tensors in a dtype; None unless they are exactly those of the config.
+    def fill(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> LlamaModel | None:
+        """Takes over these weights in a dtype; returns the model, or None unless they are exactly those of its config.
 
         Layer matrices are not copied until they are packed, if possible; other tensors are copied.
         """
-        with torch.device("meta"):
-            model = cls(config)
-        model.tie_weights()
-        shapes = {name: weight.shape for name, weight in model.named_parameters()}
-        if (config.tie_word_embeddings and "lm_head.weight" in tensors) or not shapes.keys() <= tensors.keys():
+        self.tie_weights()
+        shapes = {name: weight.shape for name, weight in self.named_parameters()}
+        if (self.config.tie_word_embeddings and "lm_head.weight" in tensors) or not shapes.keys() <= tensors.keys():
             return None
         found = {name: tensors[name] for name in shapes}
         if any(tensor.shape != shapes[name] or not tensor.is_floating_point() for name, tensor in found.items()):
             return None
         stay = {name for name, tensor in found.items() if tensor.dim() > 1 and ".layers." in name}
         cast = {name: tensor.to(dtype, copy=name not in stay) for name, tensor in found.items()}
-        model.load_state_dict(cast, strict=False, assign=True)
-        model.tie_weights()
-        return model.requires_grad_(False).eval()
+        self.load_state_dict(cast, strict=False, assign=True)
+        self.tie_weights()
+        return self.requires_grad_(False).eval()
 
-    @classmethod
-    def of_packed(cls, config: Any, packed: PackedWeights) -> LlamaModel:
-        """Builds the model from the weights that `keep_packed` stored for a model of this config."""
-        with torch.device("meta"):
-            model = cls(config)
+    def fill_packed(self, packed: PackedWeights) -> LlamaModel:
+        """Takes over the weights that `keep_packed` stored for a model of this config; returns the model."""
         found = packed.tensors
         for name, (bits, outputs) in packed.notes["matrices"].items():
             bias = found.get(f"{name}.bias")
             layer = QuantizedLinear.of(found[name], outputs, bits, None if bias is None else bias.float())
             parent, _, attribute = name.rpartition(".")
             if bits >= 16 and name == HEAD:
-                model._head = (layer,)
+                self._head = (layer,)
             elif bits >= 16:
                 floats = PackedLinear(layer, None if bias is None else nn.Parameter(bias))
-                setattr(model.get_submodule(parent), attribute, floats)
+                setattr(self.get_submodule(parent), attribute, floats)
             else:
-                setattr(model.get_submodule(parent), attribute, layer)
-        weights = {name: found[name] for name, _ in model.named_parameters() if name in found}
-        model.load_state_dict(weights, strict=False, assign=True)
-        if isinstance(model.lm_head, nn.Linear):
-            model.tie_weights()
-        model.packed = packed
-        return model.requires_grad_(False).eval()
+                setattr(self.get_submodule(parent), attribute, layer)
+        weights = {name: found[name] for name, _ in self.named_parameters() if name in found}
+        self.load_state_dict(weights, strict=False, assign=True)
+        if isinstance(self.lm_head, nn.Linear):
+            self.tie_weights()
+        self.packed = packed
+        return self.requires_grad_(False).eval()
 
     def tie_weights(self) -> None:
         """Uses the embedding's weight for the LM head, too, if the config ties them."""
@@ -144,7 +138,7 @@ class LlamaModel(nn.Module):
 
 
 def read(
-    place: Path, config: Any, file: GGUFModel | None, dtype: str, quantization: Quantization | None, model: str
+    place: Path, config: Any, file: GGUFModel | None, dtype: str, quantization: Quantization | None, name: str
 ) -> LlamaModel | None:
     """Builds the model of a folder or GGUF file for native passes in a dtype; `auto` is the config's.
 
@@ -156,8 +150,8 @@ def read(
     if not is_llama(config) or named or wanted not in (torch.bfloat16, torch.float32):
         return None
     with torch.device("meta"):
-        decoder = Decoder(config)
-    if native_passes.unfit_floats(config, decoder, decoder.layers) is not None:
+        model = LlamaModel(config)
+    if native_passes.unfit_floats(config, model.model, model.model.layers) is not None:
         return None
     if file is not None:
         file.require_template()
@@ -165,10 +159,10 @@ def read(
         entry = entry_of(_files(place), config.to_dict(), str(wanted), quantization, __version__)
         found = None if entry is None else read_packed(entry)
         if found is not None:
-            light: LlamaModel | None = LlamaModel.of_packed(config, found)
+            light: LlamaModel | None = model.fill_packed(found)
         else:
             tensors = _tensors(place, config, file, wanted)
-            light = None if tensors is None else LlamaModel.read(config, tensors, wanted)
+            light = None if tensors is None else model.fill(tensors, wanted)
     except WeightsError:
         return None
     except SafetensorError as error:
@@ -176,7 +170,7 @@ def read(
     if light is not None:
         config.dtype = wanted
         light.generation_config = _generation_config(place, config)
-        light.entry, light.name = entry, model
+        light.entry, light.name = entry, name
     return light
 
 

@@ -1,4 +1,4 @@
-"""GGUF files as a specframe plugin; importing this package imports no torch."""
+"""Reading of GGUF files; importing this package imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a GGUF file's tensors (ggml's quantization types), as numbers or as they are."""
+"""Blocks of a GGUF file's tensors (ggml's quantization types), unpacked or repacked."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ TYPE_NAMES = {
     39: "MXFP4",
     40: "NVFP4",
 }
-"""ggml's types, by number."""
+"""Names of ggml's types, by number."""
 CHUNK = 1 << 18
-"""Numbers that are unpacked at once, so that they stay in the processor's cache."""
+"""Number of values unpacked at once, small enough for the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of blocks: how many numbers a block holds, its bytes, and the function that unpacks blocks [B, size]."""
+    """A block type: the number of values and bytes of a block, and the function that unpacks blocks [B, size]."""
 
     numbers: int
     size: int
     unpack: Callable[[Tensor], Tensor]
-    """Returns float32 [B, numbers]."""
+    """Function that returns float32 [B, numbers]."""
 
 
 class PackedMatrix(NamedTuple):
@@ -68,27 +68,27 @@ class PackedMatrix(NamedTuple):
     low: Tensor | None  # [N, K / 32] float16; None with 8 bits
 
     def take(self, rows: slice | Tensor) -> PackedMatrix:
-        """The matrix of these outputs alone."""
+        """Returns the matrix of these outputs alone."""
         return PackedMatrix(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
 
 
 def unpack(raw: np.ndarray[Any, Any], name: str, dtype: torch.dtype) -> Tensor:
-    """The numbers of a tensor's bytes [N, bytes], of a type that `KINDS` has: [N, K] of this dtype."""
+    """Unpacks a tensor's bytes [N, bytes], of a type in `KINDS`, to [N, K] of this dtype."""
     kind = KINDS[name]
     blocks = raw.reshape(-1, kind.size)
     out = torch.empty(len(blocks), kind.numbers, dtype=dtype)
     step = max(1, CHUNK // kind.numbers)
     for start in range(0, len(blocks), step):
-        piece = torch.from_numpy(np.array(blocks[start : start + step]))  # copied: the file is mapped read-only
+        piece = torch.from_numpy(np.array(blocks[start : start + step]))  # copied, because the file is mapped read-only
         out[start : start + step] = kind.unpack(piece)
     return out.view(len(raw), -1)
 
 
 def pack(raw: np.ndarray[Any, Any], name: str, bits: int) -> PackedMatrix | None:
-    """The blocks of a tensor's bytes [N, bytes] in the layout of the native passes; None where they do not fit it.
+    """Repacks a tensor's bytes [N, bytes] in the layout of the native passes; None if they do not fit it.
 
     Q4_0 and Q4_1 in 4 bits, and Q8_0, Q5_0 and Q4_0 in 8 are exact. Q4_K in 4 bits keeps its codes; its scales,
-    products of 6 and 16 bits, are rounded to 16: a weight moves by at most a 1,000th of what its block spans.
+    products of 6 and 16 bits, are rounded to 16, which changes a weight by at most a 1,000th of its block's range.
     """
     kind = KINDS[name]
     read = {4: FOUR_BITS, 8: EIGHT_BITS}.get(bits, {}).get(name)
@@ -100,17 +100,17 @@ def pack(raw: np.ndarray[Any, Any], name: str, bits: int) -> PackedMatrix | None
 
 
 def _half(raw: Tensor, place: int) -> Tensor:
-    """The 16-bit float at a byte of every block: float32 [B, 1]."""
+    """Returns the 16-bit float at a byte of every block: float32 [B, 1]."""
     return raw[:, place : place + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(raw: Tensor) -> Tensor:
-    """The 4-bit codes of bytes [B, n], all low halves before all high ones: uint8 [B, 2 n]."""
+    """Returns the 4-bit codes of bytes [B, n], all low halves before all high ones: uint8 [B, 2 n]."""
     return torch.cat([raw & 15, raw >> 4], 1)
 
 
 def _fifth_bits(raw: Tensor) -> Tensor:
-    """The bits of 4 bytes [B, 4], each in the place of a code's fifth bit: uint8 [B, 32]."""
+    """Returns the bits of 4 bytes [B, 4], each shifted to a code's fifth bit: uint8 [B, 32]."""
     bits = raw[:, :, None] >> torch.arange(8, dtype=torch.uint8)
     return (bits & 1).flatten(1) << 4
 
@@ -141,9 +141,9 @@ def _q8_0(raw: Tensor) -> Tensor:
 
 
 def _scales(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """The scales and lows of the eight parts of a Q4_K or Q5_K block: float32 [B, 8, 1] each.
+    """Returns the scales and minima of the eight parts of a Q4_K or Q5_K block: float32 [B, 8, 1] each.
 
-    A block begins with a scale for the scales, one for the lows, and both in 6 bits, packed into 12 bytes.
+    A block begins with a scale for the scales and one for the minima, followed by both in 6 bits, packed into 12 bytes.
     """
     first, second, third = raw[:, 4:16].split(4, 1)
     scales = torch.cat([first & 63, (third & 15) | ((first >> 2) & 48)], 1)
@@ -152,7 +152,7 @@ def _scales(raw: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _k_nibbles(raw: Tensor) -> Tensor:
-    """The 4-bit codes of bytes [B, 128]: of every 32 bytes the low halves, then the high ones; uint8 [B, 8, 32]."""
+    """Returns the 4-bit codes of bytes [B, 128]: of 32 bytes each, low halves, then high ones; uint8 [B, 8, 32]."""
     quarters = raw.unflatten(1, (4, 1, 32))
     return torch.cat([quarters & 15, quarters >> 4], 2).flatten(1, 2)
 
@@ -190,7 +190,7 @@ KINDS = {
     "Q5_K": Kind(256, 176, _q5_k),
     "Q6_K": Kind(256, 210, _q6_k),
 }
-"""The types that are read, by name."""
+"""The supported types, by name."""
 
 Packed = tuple[Tensor, Tensor, Tensor | None]
 """Codes [B, numbers], and scales and lows in 16 bits, [B, numbers / 32]."""
@@ -211,7 +211,7 @@ def _pack_q4_k(raw: Tensor) -> Packed:
 
 
 def _pack_codes(codes: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Packed]:
-    """The function that packs blocks of a scale and codes around 128."""
+    """Returns the function that packs blocks of a scale and codes around 128."""
     return lambda raw: (codes(raw), _half(raw, 0).half(), None)
 
 

@@ -1,4 +1,4 @@
-"""The tokens that end a text."""
+"""Tokens that end a text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TURNS = [
 
 
 def end_tokens(file: GGUFFile) -> int | list[int] | None:
-    """The tokens that end a sequence, a turn or a message, and the one that the chat template puts after an answer."""
+    """Returns the tokens that end a sequence, a turn or a message, and the chat template's token after an answer."""
     named = [file.token(kind) for kind in ("eos", "eot", "eom")]
     found = sorted({token for token in [*named, _after_answer(file)] if token is not None})
     return found[0] if len(found) == 1 else found or None
 
 
 def _after_answer(file: GGUFFile) -> int | None:
-    """The token right after the last answer of a conversation, else after one in the middle; None for text there.
+    """Returns the token right after the last answer of a conversation, or after one in the middle; None for plain text.
 
-    The last one counts first: some templates end messages within an answer as they end answers in the middle.
+    The last one has priority, because some templates end messages within an answer as they end answers in the middle.
     """
     tokens, kinds = file.metadata.get(TOKENS), file.metadata.get("tokenizer.ggml.token_type")
     if TEMPLATE not in file.metadata or not isinstance(tokens, list) or not isinstance(kinds, list):
@@ -45,7 +45,7 @@ def _after_answer(file: GGUFFile) -> int | None:
 
 
 def _render(file: GGUFFile, turns: list[dict[str, str]]) -> str:
-    """A conversation by the file's chat template; nothing where it refuses this one."""
+    """Returns a conversation in the file's chat template; empty if the template refuses it."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     numbers = {name: file.token(name) for name in ("bos", "eos")}
@@ -53,6 +53,6 @@ def _render(file: GGUFFile, turns: list[dict[str, str]]) -> str:
     named = {f"{name}_token": tokens[number] for name, number in numbers.items() if number is not None}
     try:
         return str(render_jinja_template([turns], chat_template=str(file.metadata[TEMPLATE]), **named)[0][0])
-    except Exception:  # a template may raise anything
+    except Exception:  # a template may raise any error
         log.debug("the chat template of %s refuses a conversation of %d turns", file.path, len(turns))
         return ""

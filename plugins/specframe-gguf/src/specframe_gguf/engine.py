@@ -12,12 +12,12 @@ from typing import Any
 
 
 def run(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The version, texts, cycles and accepted tokens of a task.
+    """Runs a task; returns the version, texts, cycles and accepted tokens.
 
-    The text goes on beyond the task's tokens, so that no draft is cut short; cycles that begin there are not counted.
+    Decoding continues beyond the task's tokens, so that no draft is cut short; cycles that begin there are not counted.
     Raises WeightsError for a target that is not Llama's.
     """
-    os.environ.pop("GOMP_SPINCOUNT", None)  # it is for torch's threads: llama.cpp's wait as they do by themselves
+    os.environ.pop("GOMP_SPINCOUNT", None)  # set for torch's threads; llama.cpp's threads wait in their own way
     import xllamacpp  # type: ignore[import-untyped]
 
     words = task["command"]
@@ -42,7 +42,7 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode(server: Any, prompt: list[int], task: Mapping[str, Any]) -> tuple[list[int], int, int]:
-    """A prompt's new tokens, cycles and accepted tokens: a stream has the counts, and an answer as a whole the ids."""
+    """Returns a prompt's new tokens, cycles and accepted tokens: counts from a stream, ids from a complete answer."""
     tokens, pieces, whole = task["tokens"], list[str](), list[str]()
     request = {"prompt": prompt, "n_predict": tokens + task["length"] + 1, "temperature": 0, "cache_prompt": False}
     server.handle_completions(json.dumps({**request, "stream": True, "timings_per_token": True}), pieces.append)

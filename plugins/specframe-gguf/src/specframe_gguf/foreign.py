@@ -1,4 +1,4 @@
-"""Files of architectures that transformers reads: what its config follows of their metadata."""
+"""Files of architectures that only transformers reads: which of their metadata its config follows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from specframe_gguf.rope import scaling
 
 
 def require_followed(file: GGUFFile, config: Any) -> None:
-    """Puts the file's end tokens into the config that transformers makes of it.
+    """Sets the file's end tokens in the config that transformers made of it.
 
-    One warning names the keys that nothing reads. Raises InputError where they change the model's numbers, and where
-    the config has another rotary embedding.
+    Unused keys are listed in one warning. Raises InputError if they change the model's results, and if the config has
+    another rotary embedding.
     """
     read = _read_by_transformers(file)
     rope = _rope(config)
@@ -41,25 +41,25 @@ def require_followed(file: GGUFFile, config: Any) -> None:
 
 
 def _rope(config: Any) -> Mapping[str, Any]:
-    """The parameters of the rotary embedding; of layers with windows and others, the latter's."""
+    """Returns the parameters of the rotary embedding; with several kinds of layers, of those without a window."""
     rope = getattr(config, "rope_parameters", None) or {}
     return rope.get("full_attention", rope)
 
 
 def _names(file: GGUFFile) -> Iterator[str]:
-    """The keys of the model, after the architecture's name."""
+    """Yields the keys of the model, without the architecture's name."""
     prefix = f"{file.architecture}."
     return (key.removeprefix(prefix) for key in file.metadata if key.startswith(prefix))
 
 
 def _is_followed(file: GGUFFile, config: Any, name: str) -> bool:
-    """Returns whether a key was compared, is one of experts, which the tensors show, or a value of the config."""
+    """Returns whether a key was compared, describes experts, which the tensors show, or is a value of the config."""
     field = name.rpartition(".")[2]
     return name.startswith(("rope.", "expert_")) or getattr(config, field, None) == file.get(name)
 
 
 class _Noted(dict[str, Any]):
-    """Metadata that notes which keys are asked for."""
+    """Metadata that records which keys are read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -75,7 +75,7 @@ class _Noted(dict[str, Any]):
 
 
 def _read_by_transformers(file: GGUFFile) -> set[str]:
-    """The keys of the model that transformers makes a config by, after the architecture's name."""
+    """Returns the keys of the model from which transformers makes a config, without the architecture's name."""
     from transformers.integrations import ggml
 
     plain = file.architecture.replace("-", "").replace("_", "")
@@ -89,7 +89,7 @@ def _read_by_transformers(file: GGUFFile) -> set[str]:
     }
     try:
         from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config
-    except ImportError:  # earlier releases have tables alone
+    except ImportError:  # earlier releases only have tables
         return found
     if file.architecture in GGUF_CONFIG_ARCHS:
         noted = _Noted(file.metadata)

@@ -1,4 +1,4 @@
-"""The header of a GGUF file (versions 2 and 3, little-endian): its metadata and table of tensors."""
+"""Header of a GGUF file (versions 2 and 3, little-endian): its metadata and table of tensors."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from specframe_gguf.blocks import KINDS, TYPE_NAMES
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ALIGNMENT = 32
-"""Bytes that tensors are aligned to, where the file does not state it."""
+"""Alignment of tensors in bytes, if the file does not state it."""
 FLOAT, STRING, ARRAY = 6, 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""The fixed-size types of metadata, as struct's formats."""
+"""The fixed-size types of metadata, as struct formats."""
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-"""Matches the name of a part of a file: the file's name, the part's number and how many there are."""
+"""Matches the name of a part of a file: the file's name, the part's number and the number of parts."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor's place in a file."""
+    """Location of a tensor in a file."""
 
     name: str
     shape: tuple[int, ...]
     """In torch's order: outputs, inputs."""
     kind: str
-    """The type of its blocks, such as Q4_K, or of its numbers."""
+    """The type of its blocks, such as Q4_K, or of its values."""
     start: int
-    """First byte, from the start of the file."""
+    """Offset of the first byte from the start of the file."""
     path: Path
-    """The file, or the part of it."""
+    """The file, or the part that contains it."""
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """A GGUF file whose header was read and found whole; of a file in parts, the headers of all."""
+    """A GGUF file whose header was read and is complete; for a file in parts, with the headers of all."""
 
     path: Path
     """The file, or its first part."""
@@ -53,9 +53,9 @@ class GGUFFile:
 
     @classmethod
     def read(cls, path: Path) -> GGUFFile:
-        """Reads a header, and no weights; any part of a file stands for the whole.
+        """Reads a header, but no weights; any part of a file may be given.
 
-        Raises InputError for a file that is no GGUF file, or cut short, for an absent part, and for an adapter.
+        Raises InputError for a file that is not GGUF or is truncated, for a missing part, and for an adapter.
         """
         if (named := PART.fullmatch(path.name)) and int(named[2]) > 1:
             path = _part(path, 1, int(named[3]))
@@ -81,23 +81,23 @@ class GGUFFile:
         return str(self.metadata["general.architecture"])
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the architecture's own metadata, such as `block_count`."""
+        """Returns a value of the architecture's own metadata, such as `block_count`."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def token(self, kind: str) -> int | None:
-        """The token that the metadata names for a purpose, such as `eos`; None for one outside of the vocabulary."""
+        """Returns the token that the metadata names for a purpose, such as `eos`; None if outside of the vocabulary."""
         number, tokens = (self.metadata.get(f"tokenizer.ggml.{name}") for name in (f"{kind}_token_id", "tokens"))
         outside = isinstance(tokens, list) and isinstance(number, int) and not 0 <= number < len(tokens)
         return number if isinstance(number, int) and not outside else None
 
     def raw(self, tensor: StoredTensor) -> np.ndarray[Any, Any]:
-        """The bytes of a tensor of a known kind, mapped, uint8 [outputs, bytes]; a vector is one output."""
+        """Returns the mapped bytes of a tensor of a known type, uint8 [outputs, bytes]; a vector has one output."""
         data = np.memmap(tensor.path, np.uint8, "r", tensor.start, (_size(tensor),))
         return data.reshape(prod(tensor.shape[:-1]), -1)
 
 
 def _further(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
-    """The tensors of a further part. Raises InputError where it is absent, or a part of another file."""
+    """Returns the tensors of a further part. Raises InputError if it is missing, or a part of another file."""
     part = _part(path, number, count)
     metadata, tensors = _header(part)
     place, whole = metadata.get("split.no"), metadata.get("split.count")
@@ -107,7 +107,7 @@ def _further(path: Path, number: int, count: int) -> dict[str, StoredTensor]:
 
 
 def _part(path: Path, number: int, count: int) -> Path:
-    """The path of another part. Raises InputError where there is none."""
+    """Returns the path of another part. Raises InputError if it is missing."""
     named = PART.fullmatch(path.name)
     if named is None or int(named[3]) != count:
         raise InputError(
@@ -130,7 +130,7 @@ def _header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
 
 
 class _Cursor:
-    """A position in the header's bytes, which moves with every value that is read."""
+    """A position in the header's bytes, which advances with every value that is read."""
 
     def __init__(self, data: mmap) -> None:
         self.data, self.place = data, 0
@@ -150,7 +150,7 @@ class _Cursor:
         return self.data[self.place - length : self.place].decode("utf-8", "replace")
 
     def texts(self, count: int) -> list[str]:
-        """Several texts: the hundred thousands of tokens and merges, in a short loop."""
+        """Reads several strings, in a short loop because tokens and merges are hundreds of thousands."""
         found, place, data = [], self.place, self.data
         for _ in range(count):
             end = place + 8 + int.from_bytes(data[place : place + 8], "little")
@@ -164,7 +164,7 @@ class _Cursor:
     def value(self, kind: int) -> Any:
         if kind in NUMBERS:
             (found,) = self.numbers(NUMBERS[kind])
-            return float(str(np.float32(found))) if kind == FLOAT else found  # 1e-05, not 9.999999747378752e-06
+            return float(str(np.float32(found))) if kind == FLOAT else found  # 1e-05 instead of 9.999999747378752e-06
         if kind == STRING:
             return self.text()
         if kind != ARRAY:
@@ -203,15 +203,15 @@ def _read(path: Path, data: mmap) -> tuple[dict[str, Any], dict[str, StoredTenso
 
 
 def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], str, int]:
-    """A row of the table of tensors: name, shape, kind, offset."""
+    """Reads a row of the table of tensors: name, shape, type, offset."""
     name = cursor.text()
-    shape = cursor.numbers("Q", cursor.numbers("I")[0])[::-1]  # GGUF has the fastest one first
+    shape = cursor.numbers("Q", cursor.numbers("I")[0])[::-1]  # GGUF stores the fastest dimension first
     (kind,), (offset,) = cursor.numbers("I"), cursor.numbers("Q")
     return name, shape, TYPE_NAMES.get(kind, f"number {kind}"), offset
 
 
 def _size(tensor: StoredTensor) -> int:
-    """The bytes of a tensor of a known kind. Raises ValueError where blocks do not divide its inputs."""
+    """Returns the size of a tensor of a known type in bytes. Raises ValueError if blocks do not divide its inputs."""
     kind = KINDS[tensor.kind]
     if not tensor.shape or tensor.shape[-1] % kind.numbers:
         raise ValueError(f"{tensor.name} has the shape {tensor.shape}, which {tensor.kind} blocks do not divide")

@@ -1,4 +1,4 @@
-"""The keys of a file's metadata: those that are read, those that change nothing, those that are refused or named."""
+"""Keys of a file's metadata: those that are read, that have no effect, and that are refused or listed in a warning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 OTHERS = frozenset({"general", "split", "quantize", "imatrix"})
-"""Name spaces of keys about the file, not about the model's numbers or tokens."""
+"""Name spaces of keys about the file, which do not affect the model's results or tokens."""
 
 READ = _names(
     "block_count context_length embedding_length feed_forward_length attention.head_count attention.head_count_kv "
@@ -30,7 +30,7 @@ READ = _names(
     "rope.scaling.yarn_attn_factor rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast "
     "rope.scaling.yarn_beta_slow rope.scaling.yarn_log_multiplier"
 )
-"""Keys of the model that are read here, after the architecture's name."""
+"""Keys of the model that are read, without the architecture's name."""
 READ_OF_GEMMA = _names(
     "attention.scale attention.sliding_window attention.sliding_window_pattern attn_logit_softcapping "
     "final_logit_softcapping rope.freq_base_swa"
@@ -39,7 +39,7 @@ HARMLESS = _names(
     "vocab_size tensor_data_layout pooling_type rope.scaling.finetuned leading_dense_block_count "
     "attention.layer_norm_epsilon"
 )
-"""Keys that change nothing in a model that is read."""
+"""Keys that have no effect in supported models."""
 OF_TOKENIZERS = _names(
     "ggml.model ggml.pre ggml.tokens ggml.token_type ggml.scores ggml.merges ggml.bos_token_id ggml.eos_token_id "
     "ggml.eot_token_id ggml.eom_token_id ggml.unknown_token_id ggml.padding_token_id ggml.add_bos_token "
@@ -48,15 +48,15 @@ OF_TOKENIZERS = _names(
     "ggml.fim_pre_token_id ggml.fim_suf_token_id ggml.fim_mid_token_id ggml.fim_pad_token_id ggml.fim_rep_token_id "
     "ggml.fim_sep_token_id chat_templates"
 )
-"""Keys of the tokenizer that are read, or change no token of a text."""
+"""Keys of the tokenizer that are read, or that change no tokens."""
 TOKENIZER_DEFAULTS = {
     "ggml.add_sep_token": (False,),
     "ggml.remove_extra_whitespaces": (False,),
     "ggml.precompiled_charsmap": ([],),
 }
-"""Further keys of the tokenizer, with the values at which they change nothing."""
+"""Further keys of the tokenizer, with the values for which they have no effect."""
 NAMED = {f"ggml.{kind}_token_id": kind for kind in ("bos", "eos", "eot", "eom", "unknown", "padding")}
-"""Keys that name tokens which are read, with the purpose of each."""
+"""Keys that name special tokens, with the purpose of each."""
 WINDOW = "attention.sliding_window"
 OFF = _names(
     "expert_count expert_used_count expert_shared_count nextn_predict_layers use_parallel_residual "
@@ -65,11 +65,11 @@ OFF = _names(
     "final_logit_softcapping router_logit_softcapping swiglu_clamp_exp swiglu_clamp_shexp activation_sparsity_scale "
     "rescale_every_n_layers token_shift_count moe_every_n_layers num_deepstack_layers"
 )
-"""Keys that change the model's numbers unless they are 0 or false."""
+"""Keys that change the model's results unless they are 0 or false."""
 
 
 def require_numbers(file: GGUFFile, names: frozenset[str]) -> None:
-    """Raises InputError for keys of the model, by their names after the architecture's, that are no numbers."""
+    """Raises InputError for keys of the model, without the architecture's name, that are not numbers."""
     for name in sorted(names - {"rope.scaling.type"}):
         value = file.get(name, 0)
         if not all(isinstance(part, int | float) for part in (value if isinstance(value, list) else [value])):
@@ -79,10 +79,10 @@ def require_numbers(file: GGUFFile, names: frozenset[str]) -> None:
 
 
 def require_known(file: GGUFFile, config: PreTrainedConfig, read: Collection[str]) -> None:
-    """Logs one warning that names the keys of the model and the tokenizer that nothing reads.
+    """Logs one warning that lists the unused keys of the model and the tokenizer.
 
-    `read` are the keys of the model that the config was made by. Raises InputError for another one that changes the
-    model's numbers.
+    `read` are the keys of the model from which the config was made. Raises InputError for another key that changes the
+    model's results.
     """
     neutral = _neutral(config)
     unread = []
@@ -113,14 +113,14 @@ def require_known(file: GGUFFile, config: PreTrainedConfig, read: Collection[str
 
 
 def _is_default(file: GGUFFile, name: str, value: Any) -> bool:
-    """Returns whether a key of the tokenizer changes no token."""
-    if name == "ggml.add_space_prefix":  # read for tokenizers of characters; those of bytes add no space
+    """Returns whether a key of the tokenizer changes no tokens."""
+    if name == "ggml.add_space_prefix":  # used by character-based tokenizers; byte-level ones add no space
         return not value or file.metadata.get("tokenizer.ggml.model") == "llama"
     return value in TOKENIZER_DEFAULTS.get(name, ())
 
 
 def _neutral(config: Any) -> dict[str, tuple[float, ...]]:
-    """The keys that change the model's numbers, with the values at which they do not."""
+    """Returns the keys that change the model's results, with the values for which they do not."""
     head = float(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     scale = config.hidden_size**0.5 if "gemma" in config.model_type else 1.0
     return {

@@ -46,14 +46,14 @@ GEMMA = LLAMA | {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The place of a GGUF architecture among transformers' models."""
+    """The transformers model of a GGUF architecture."""
 
     model_type: str
     parts: dict[str, str]
     rotated: bool = False
-    """The rows of queries and keys are stored in the order of another rotary embedding: pairs next to each other."""
+    """True if rows of queries and keys are stored for a rotary embedding that rotates adjacent pairs."""
     offset: float = 0.0
-    """Number that the stored norms have in addition."""
+    """Number added to the stored norms."""
 
 
 ARCHITECTURES = {
@@ -63,13 +63,13 @@ ARCHITECTURES = {
     "gemma2": Architecture("gemma2", GEMMA, offset=1.0),
     "gemma3": Architecture("gemma3_text", GEMMA, offset=1.0),
 }
-"""The architectures that are read here, by their names in GGUF."""
+"""Architectures that are read here, by their names in GGUF."""
 LARGEST = {"gemma2": 46, "gemma3": 62}
-"""The layers of the models whose attention is scaled by width and heads in place of the size of a head."""
+"""Layer counts of the models whose attention is scaled by width and heads instead of the head size."""
 
 
 def read_config(file: GGUFFile) -> PreTrainedConfig:
-    """The transformers config of a file of a known architecture. Raises InputError for metadata that is not enough."""
+    """Returns the transformers config of a file of a known architecture. Raises InputError for incomplete metadata."""
     read = READ | READ_OF_GEMMA if file.architecture in LARGEST else READ
     require_numbers(file, read)
     try:
@@ -78,7 +78,7 @@ def read_config(file: GGUFFile) -> PreTrainedConfig:
         raise InputError(f"{file.path} cannot be read as GGUF: its metadata lacks {error}") from error
     try:
         config = make_config(ARCHITECTURES[file.architecture].model_type, **values)
-    except Exception as error:  # transformers checks the types of values, in several ways
+    except Exception as error:  # transformers validates values with several types of errors
         reason = " ".join(str(error).split())
         raise InputError(f"{file.path} cannot be read as GGUF: {reason}") from error
     require_known(file, config, read)
@@ -115,7 +115,7 @@ def _values(file: GGUFFile) -> dict[str, Any]:
 
 
 def _gemma(file: GGUFFile, values: dict[str, Any], window: int) -> dict[str, Any]:
-    """The further values of a Gemma: its caps, the scale of its attention, and the layers that have windows."""
+    """Returns the further values of a Gemma: its caps, the scale of its attention, and the layers that have windows."""
     layers, heads = values["num_hidden_layers"], values["num_attention_heads"]
     found: dict[str, Any] = {"sliding_window": window}
     for cap in ("attn", "final"):
@@ -139,7 +139,7 @@ def _rows(file: GGUFFile, name: str) -> int:
 
 
 def _alike(file: GGUFFile, key: str, value: Any) -> Any:
-    """The value of a key that all layers have. Raises InputError where they have different ones."""
+    """Returns the value of a key that all layers have. Raises InputError if layers differ."""
     if not isinstance(value, list):
         return value
     if len({*value}) != 1:
@@ -159,7 +159,7 @@ class StoredModel:
         self._tensors = {self._name(name): tensor for name, tensor in file.tensors.items() if name != FREQUENCIES}
 
     def require_fit(self, model_class: type[nn.Module]) -> None:
-        """Raises InputError unless the file has the model's tensors, in its shapes and in blocks that are read."""
+        """Raises InputError unless the file has the model's tensors, in its shapes and in supported block types."""
         for tensor in self._tensors.values():
             if tensor.kind not in KINDS:
                 raise InputError(
@@ -187,7 +187,7 @@ class StoredModel:
                 )
 
     def weights(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """The model's weights, unpacked to a dtype, by name; norms from float32."""
+        """Yields the model's weights by name, unpacked to a dtype; norms are converted from float32."""
         for name, tensor in self._tensors.items():
             vector = len(tensor.shape) == 1
             found = blocks.unpack(self.file.raw(tensor), tensor.kind, torch.float32 if vector else dtype)
@@ -196,9 +196,9 @@ class StoredModel:
             yield name, found[self._order(tensor)].to(dtype)
 
     def find(self, name: str, weight: Tensor, bits: int) -> PackedMatrix | None:
-        """The blocks of the matrix [N, K] that a model calls `name`; None where the file has none for as many bits.
+        """Returns the blocks of the matrix [N, K] that a model calls `name`; None if the file has none with these bits.
 
-        None, too, where the matrix has other values: those of another model.
+        Also None if the matrix has other values, those of another model.
         """
         head = "lm_head.weight" not in self._tensors and name == "lm_head"
         tensor = self._tensors.get("model.embed_tokens.weight" if head else f"{name}.weight")
@@ -221,10 +221,10 @@ class StoredModel:
         return f"model.layers.{layer}.{self._architecture.parts.get(part, part)}.{last}"
 
     def _order(self, tensor: StoredTensor) -> slice | Tensor:
-        """The stored row of each output.
+        """Returns the stored row of each output.
 
-        transformers rotates a number with the one that is half a head later, in all of a head; so numbers that are not
-        rotated go to the middle and to the end.
+        transformers rotates an element with the one half a head later, over the whole head. Elements that are not
+        rotated are therefore moved to the middle and to the end.
         """
         found = NAME.fullmatch(tensor.name)
         counts = {

@@ -1,4 +1,4 @@
-"""The reader of GGUF files, as the core asks for it."""
+"""The reader of GGUF files, with the interface that the core uses."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class OpenedGGUF:
     """A GGUF file whose header was read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InputError for a file that is no GGUF file, or cut short."""
+        """Reads the header. Raises InputError for a file that is not GGUF or is truncated."""
         self._file = GGUFFile.read(path)
         self._architecture = ARCHITECTURES.get(self._file.architecture)
 
     @property
     def has_template(self) -> bool:
-        """True if the file holds a chat template."""
+        """True if the file contains a chat template."""
         return TEMPLATE in self._file.metadata
 
     def config(self) -> PreTrainedConfig | None:
-        """The transformers config; None for an architecture whose weights are not read here.
+        """Returns the transformers config; None for an architecture whose weights are not read here.
 
-        One warning names the keys of the metadata that are not read. Raises InputError for metadata that is not enough,
-        or not supported, and for a file in parts that is not read here.
+        Unused metadata keys are listed in one warning. Raises InputError for incomplete or unsupported metadata, and
+        for a file in parts that is not read here.
         """
         if self._architecture is not None:
             return read_config(self._file)
@@ -44,19 +44,19 @@ class OpenedGGUF:
         return None
 
     def require_followed(self, config: PreTrainedConfig) -> None:
-        """Checks a config that transformers made of the file, and puts the file's end tokens into it.
+        """Checks a config that transformers made of the file, and sets the file's end tokens in it.
 
-        Raises InputError for metadata that it does not follow.
+        Raises InputError for metadata that the config does not follow.
         """
         require_followed(self._file, config)
 
     def stored(self, config: PreTrainedConfig) -> StoredModel | None:
-        """The tensors, for a model of this config; None where the file is of another architecture."""
+        """Returns the tensors for a model of this config; None if the file has another architecture."""
         known = self._architecture
         return StoredModel(self._file, config) if known and known.model_type == config.model_type else None
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer, or None in a file without. Raises InputError for one that cannot be read."""
+        """Returns the tokenizer, or None for a file without one. Raises InputError for one that cannot be read."""
         return read_tokenizer(self._file)
 
     def require_template(self) -> None:

@@ -1,4 +1,4 @@
-"""The rotary embedding that a file's metadata describes, as llama.cpp computes it, in transformers' parameters."""
+"""The rotary embedding in a file's metadata, as llama.cpp computes it, in transformers' parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FREQUENCIES = "rope_freqs.weight"
 
 
 def rope_parameters(file: GGUFFile, head: int) -> dict[str, Any]:
-    """The parameters of the rotary embedding of heads of a size. Raises InputError for one that is not supported."""
+    """Returns the parameters of the rotary embedding for a head size. Raises InputError for an unsupported one."""
     rope = _scaling(file)
     if FREQUENCIES in file.tensors:
         if rope["rope_type"] != "default" or rotated(file, head) != head:
@@ -27,18 +27,18 @@ def rope_parameters(file: GGUFFile, head: int) -> dict[str, Any]:
     rope = _partial(file, rope, head)
     if file.architecture != "gemma3":
         return rope
-    # its layers with windows have a rotary embedding of their own
+    # layers with windows have another rotary embedding
     near = {"rope_type": "default", "rope_theta": file.get("rope.freq_base_swa", 10000.0)}
     return {"full_attention": rope, "sliding_attention": _partial(file, near, head)}
 
 
 def rotated(file: GGUFFile, head: int) -> int:
-    """Returns how many of the numbers of a head are rotated; the others stay as they are."""
+    """Returns how many elements of a head are rotated; the others are unchanged."""
     return int(file.get("rope.dimension_count", head))
 
 
 def scaling(file: GGUFFile) -> tuple[str, float]:
-    """The kind of the rotary embedding's scaling, and its factor: linear where the kind is not named."""
+    """Returns the type of the rotary embedding's scaling, and its factor: linear if no type is named."""
     kind = str(file.get("rope.scaling.type", "linear"))
     factor = float(file.get("rope.scaling.factor", file.get("rope.scale_linear", 0.0))) or 1.0
     if factor <= 0:
@@ -50,7 +50,7 @@ def _scaling(file: GGUFFile) -> dict[str, Any]:
     kind, factor = scaling(file)
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 10000.0)}
     size = float(file.get("rope.scaling.attn_factor", 1.0))
-    mix = float(file.get("rope.scaling.yarn_ext_factor", -1.0))  # below 0: the kind's own
+    mix = float(file.get("rope.scaling.yarn_ext_factor", -1.0))  # below 0: the default of the type
     if kind == "yarn" and (mix < 0 or mix == 1):
         original = file.get("rope.scaling.original_context_length") or file.get("context_length")
         rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
@@ -70,10 +70,10 @@ def _scaling(file: GGUFFile) -> dict[str, Any]:
 
 
 def _size(file: GGUFFile, factor: float) -> float:
-    """The factor of YaRN's cosines and sines, before `rope.scaling.attn_factor`."""
+    """Returns the factor of YaRN's cosines and sines, without `rope.scaling.attn_factor`."""
     if (stated := file.get("rope.scaling.yarn_attn_factor")) is not None:
-        return float(stated)  # the `attention_factor` of the config that the file was converted from
-    multiplier = float(file.get("rope.scaling.yarn_log_multiplier", 0.0))  # DeepSeek's mscale_all_dim; its mscale is 1
+        return float(stated)  # the `attention_factor` of the original config
+    multiplier = float(file.get("rope.scaling.yarn_log_multiplier", 0.0))  # DeepSeek's mscale_all_dim
     return _log_size(factor) / (_log_size(factor, multiplier) if multiplier else 1.0)
 
 
@@ -82,11 +82,11 @@ def _log_size(factor: float, multiplier: float = 1.0) -> float:
 
 
 def _partial(file: GGUFFile, rope: dict[str, Any], head: int) -> dict[str, Any]:
-    """The parameters where only the first numbers of a head are rotated, in the order that the weights are put into.
+    """Returns the parameters if only the first elements of a head are rotated, for weights in transformers' order.
 
-    transformers' layers rotate the whole head, so the other numbers get the frequency 0, and its proportional rotary
-    embedding takes frequencies of the whole head's width: the base is adapted. Raises InputError for other scaling than
-    linear, and for a number that cannot be.
+    transformers' layers rotate the whole head, so the other elements get the frequency 0. Its proportional rotary
+    embedding takes frequencies of the whole head's width, so the base is adapted. Raises InputError for scaling other
+    than linear, and for an impossible number.
     """
     turned = rotated(file, head)
     if turned == head:
@@ -109,9 +109,9 @@ def _partial(file: GGUFFile, rope: dict[str, Any], head: int) -> dict[str, Any]:
 
 
 def _llama3(file: GGUFFile, theta: float) -> dict[str, Any]:
-    """Llama 3's scaling, of its only published constants but the factor, by the divisors that a file holds.
+    """Recovers Llama 3's scaling, with its published constants except the factor, from the divisors in a file.
 
-    Raises InputError where they are others.
+    Raises InputError for other divisors.
     """
     tensor = file.tensors[FREQUENCIES]
     found = blocks.unpack(file.raw(tensor), tensor.kind, torch.float32)[0]  # [head / 2]

@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 MODEL, TOKENS, TEMPLATE = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.chat_template"
 RULES = "tokenizer.ggml.pre"
 BYTE_LEVEL = "gpt2"
-"""The model of tokenizers that merge pairs of bytes, as GPT-2's does; others merge pairs of characters."""
+"""Tokenizer model that merges pairs of bytes, as GPT-2's does; others merge pairs of characters."""
 CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens that texts are cut at; only control tokens are left out where a text is shown."""
+"""Token types at which texts are split; only control tokens are omitted when a text is shown."""
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
@@ -36,20 +36,20 @@ SPLITS = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "smaug-bpe", "dbrx"), LLAMA3),
     "tekken": TEKKEN,
 }
-"""Expressions that cut a text into words, by the name that a file has for its rules."""
+"""Expressions that split a text into words, by the file's name of its rules."""
 WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"})
-"""Rules by which a word that is a token stays one, whatever its merges are."""
+"""Rules with which a word that is a token is not split, whatever its merges are."""
 DIGITS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"})
-"""Rules by which every digit is a word, and GPT-2's for the rest."""
+"""Rules with which every digit is a word, and GPT-2's apply to the rest."""
 PLAIN = frozenset({"gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-v2-code"})
-"""Rules that are GPT-2's."""
+"""Rules that equal GPT-2's."""
 
 
 def read_tokenizer(file: GGUFFile) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a file, with its chat template; None for a file without.
+    """Returns the tokenizer of a file, with its chat template; None for a file without one.
 
-    A warning is logged for rules of cutting texts into words that are not known here: GPT-2's are taken.
-    Raises InputError for a tokenizer of another kind, or a template that cannot be parsed.
+    Logs a warning for unknown rules of splitting texts into words, for which GPT-2's are used. Raises InputError for a
+    tokenizer of another kind, or a template that cannot be parsed.
     """
     if MODEL not in file.metadata or not isinstance(file.metadata.get(TOKENS), list):
         return None
@@ -68,7 +68,7 @@ def read_tokenizer(file: GGUFFile) -> PreTrainedTokenizerBase | None:
 
 
 def require_template(file: GGUFFile) -> str | None:
-    """The chat template of a file, or None. Raises InputError for one that cannot be parsed."""
+    """Returns the chat template of a file, or None. Raises InputError for one that cannot be parsed."""
     template = file.metadata.get(TEMPLATE)
     if template is None:
         return None
@@ -80,7 +80,7 @@ def require_template(file: GGUFFile) -> str | None:
     except TemplateSyntaxError as error:
         reason = " ".join(str(error.message).split())
         raise InputError(f"the chat template of {file.path} cannot be parsed: line {error.lineno}: {reason}") from error
-    except Exception:  # a template may refuse a conversation, and lack what tokenizers add to it
+    except Exception:  # a template may refuse a conversation, or use variables that only tokenizers define
         log.debug("the chat template of %s refuses a conversation of one turn", file.path)
     return str(template)
 
@@ -106,7 +106,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
 
 
 def _words(rules: str, file: GGUFFile) -> pre_tokenizers.PreTokenizer:
-    """The function that cuts texts into words."""
+    """Returns the function that splits texts into words."""
     from tokenizers import Regex, pre_tokenizers
 
     if rules in SPLITS:
@@ -128,7 +128,7 @@ def _words(rules: str, file: GGUFFile) -> pre_tokenizers.PreTokenizer:
 
 
 def _by_transformers(file: GGUFFile) -> Tokenizer:
-    """The tokenizer that merges characters, as transformers makes it of a GGUF file."""
+    """Returns the tokenizer that merges characters, as transformers makes it of a GGUF file."""
     from tokenizers import decoders, pre_tokenizers
 
     try:
@@ -138,21 +138,21 @@ def _by_transformers(file: GGUFFile) -> Tokenizer:
     architecture, found, _ = get_gguf_tokenizer(str(file.path))
     tokenizer: Tokenizer = convert_gguf_tokenizer(architecture, found)[0]
     spaced = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
-    if not spaced and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):  # transformers adds it to all
+    if not spaced and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):  # transformers adds it
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
         tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 
 def _named(file: GGUFFile) -> dict[str, str]:
-    """The tokens that have a name, as arguments of transformers' tokenizers."""
+    """Returns the tokens that have a name, as arguments of transformers' tokenizers."""
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     numbers = {name: file.token(key) for name, key in names.items()}
     return {name: file.metadata[TOKENS][number] for name, number in numbers.items() if number is not None}
 
 
 def _frame(tokenizer: Tokenizer, file: GGUFFile, named: dict[str, Any]) -> None:
-    """Makes a tokenizer put the tokens before and after every text that the file asks for."""
+    """Makes a tokenizer add the tokens before and after every text that the file requests."""
     from tokenizers import processors
 
     first = file.metadata.get("tokenizer.ggml.add_bos_token", file.metadata[MODEL] == "llama")

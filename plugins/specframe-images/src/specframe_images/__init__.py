@@ -1,4 +1,4 @@
-"""MSD's and FLASH's drafters as a specframe plugin; importing this package imports no torch."""
+"""MSD's and FLASH's drafters; importing this package imports no torch."""
 
 from __future__ import annotations
 

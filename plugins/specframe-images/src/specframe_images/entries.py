@@ -1,4 +1,4 @@
-"""Common parts of drafters after images, whose entries go into the layer without the map of token and feature."""
+"""Common parts of drafters after images, whose entries bypass the map of token and feature."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def image_tokens(target: NeuralTarget) -> frozenset[int]:
-    """The tokens that stand for a part of an image; none where the target reads texts alone."""
+    """Returns the tokens that stand for a part of an image; empty if the target reads only texts."""
     return text_of(target).image_tokens
 
 
 class ImageNetwork(FeatureNetwork):
-    """EAGLE's pairs, of which those for parts of an image enter the layer as they are.
+    """EAGLE's pairs, of which those for parts of an image are the layer's inputs without `fc`.
 
-    An entry of a text is a pair of the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` maps 2H
-    to H. Where token i + 1 stands for a part of an image, 0 has the embedding's place, and what has the feature's place
-    enters the layer without `fc`.
+    An entry of a text is the embedding of token i + 1 followed by feature i, [.., 2H]; `fc` maps 2H to H. If token i +
+    1 stands for a part of an image, the embedding's half is 0, and the feature's half is the layer's input without
+    `fc`.
     """
 
     def __init__(self, hidden: int, tokens: frozenset[int]) -> None:
         super().__init__()
         self.image_tokens: Tensor
         listed = torch.tensor(sorted(tokens), dtype=torch.int64)
-        self.register_buffer("image_tokens", listed, persistent=False)  # on the device: it is asked at every level
+        self.register_buffer("image_tokens", listed, persistent=False)  # on the device, because every level reads it
         self.fc = nn.Linear(2 * hidden, hidden)
 
     def shown(self, tokens: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class ImageNetwork(FeatureNetwork):
         return torch.isin(tokens, self.image_tokens)
 
     def embedded(self, embed: Embed) -> Embed:
-        """The target's embedding, and 0 for a token that stands for a part of an image."""
+        """Returns the target's embedding function, with 0 for a token that stands for a part of an image."""
 
         def embed_text(tokens: Tensor) -> Tensor:
             return embed(tokens).masked_fill(self.shown(tokens)[..., None], 0.0)
@@ -49,7 +49,7 @@ class ImageNetwork(FeatureNetwork):
         return embed_text if len(self.image_tokens) else embed
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next entries, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        """Returns the layer's inputs for the next entries, [B, M, 2H] -> [B, M, H]; the state is not used."""
         embedding, feature = pairs.chunk(2, -1)
         text: Tensor = self.fc(pairs)
         return torch.where((embedding == 0).all(-1, keepdim=True), feature.to(text.dtype), text), state
@@ -57,22 +57,22 @@ class ImageNetwork(FeatureNetwork):
 
 @dataclass(frozen=True)
 class Layout:
-    """Sources and positions of entries once each image's n pairs have become m of them: B rows of M pairs, R images."""
+    """Sources and positions of entries after each image's n pairs became m of them: B rows of M pairs, R images."""
 
-    runs: list[tuple[int, int, int]]  # of each image its row, its first pair, and the pair after its last
-    sources: Tensor  # [B, E] int64, of each entry: pair b M + i, or B M + r m + j, entry j of image r
-    positions: Tensor  # [B, E] int64, of each entry in the text
-    counts: list[int]  # entries of each row
-    places: Tensor  # [B, M] int64, of each pair the entry that it became; an image's pairs: the last at or before it
+    runs: list[tuple[int, int, int]]  # row, first pair, and pair after the last, of each image
+    sources: Tensor  # [B, E] int64: pair b M + i, or B M + r m + j for entry j of image r
+    positions: Tensor  # [B, E] int64, positions of entries in the text
+    counts: list[int]  # number of entries of each row
+    places: Tensor  # [B, M] int64, the entry of each pair; for an image's pairs, the last at or before it
 
 
 def laid_out(
     shown: Sequence[Sequence[bool]], counts: Sequence[int], size: int, device: torch.device | None = None
 ) -> Layout:
-    """The layout of rows of pairs, the first `counts` of each being its own, for images of `size` entries.
+    """Returns the layout of rows of pairs, the first `counts` of each being its own, for images of `size` entries.
 
-    An image is a run of pairs that are `shown`. Its entries stand at the last positions of the equal parts of its run;
-    an image of fewer parts has as many entries as parts.
+    An image is a run of pairs that are `shown`. Its entries are at the last positions of the equal parts of its run; an
+    image of fewer parts has as many entries as parts.
     """
     width, runs = len(shown[0]), list[tuple[int, int, int]]()
     rows: list[tuple[list[int], list[int], list[int]]] = []

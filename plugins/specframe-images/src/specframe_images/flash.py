@@ -1,4 +1,4 @@
-"""FLASH's drafter: an image as a few entries, and several levels of a draft from one entry."""
+"""FLASH's drafter: an image becomes a few entries, and one entry predicts several levels of a draft."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ WIDER = 4
 
 
 class MlpInput(nn.Module):
-    """The input of a layer's MLP, recorded in the MLP's place, which adds nothing."""
+    """A module that replaces a layer's MLP, records its input and adds nothing."""
 
     read: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zeros, [.., H]."""
+        """Returns zeros, [.., H]."""
         self.read = x
         return torch.zeros_like(x)
 
 
 class SpreadLayer(DecoderLayer):
-    """A decoder layer of the target's own kind whose MLP gives `levels` outputs, side by side.
+    """A decoder layer of the target's type whose MLP gives `levels` concatenated outputs.
 
-    Norms, attention and sums are the target's. The MLP is a map to `width`, SiLU, and a map to `levels` H; each output
-    is the attention's with its own part of that added.
+    Norms, attention and residuals are the target's. The MLP is a map to `width`, SiLU, and a map to `levels` H; each
+    output is the attention's output plus its own part of the result.
     """
 
     def __init__(self, config: PretrainedConfig, levels: int, width: int) -> None:
@@ -62,22 +62,22 @@ class SpreadLayer(DecoderLayer):
         self.down = nn.Linear(width, levels * config.hidden_size)
 
     def one(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """The layer's outputs, [B, T, levels H]; arguments as those of `DecoderLayer`."""
+        """Returns the layer's outputs, [B, T, levels H]; arguments as those of `DecoderLayer`."""
         attended = super().one(x, positions, mask, cache)
-        assert self.mlp_input.read is not None  # the layer was run
+        assert self.mlp_input.read is not None  # set when the layer runs
         read, self.mlp_input.read = self.mlp_input.read, None
         parts: Tensor = self.down(nn.functional.silu(self.up(read)))
         return (attended[..., None, :] + parts.unflatten(-1, (-1, attended.shape[-1]))).flatten(-2)
 
     def pack(self) -> None:
-        """Leaves the layer to PyTorch: native code knows no such MLP."""
+        """Does nothing: native code does not support this MLP."""
 
 
 class FlashNetwork(ImageNetwork):
-    """FLASH's network (Wang et al. 2025): compressed images, and `levels` predicted features of an entry.
+    """FLASH's network (Wang et al. 2025): compressed images, and `levels` predicted features per entry.
 
     The features X [n, H] of an image's pairs, those whose token stands for a part of it, become softmax(A X^T) X with a
-    learned A [size, H]: `size` entries, which enter the layer as they are. A text's pair goes through `fc`.
+    learnt A [size, H]: `size` entries, which are the layer's inputs without `fc`. A text's pair goes through `fc`.
     """
 
     spec = PairSpec(side_by_side=False)
@@ -90,7 +90,7 @@ class FlashNetwork(ImageNetwork):
         self.layer = SpreadLayer(config, levels, width)
 
     def compressed(self, pairs: Tensor, layout: Layout) -> Tensor:
-        """The entries of pairs [B, M, 2H], [B, E, 2H]: an image's have 0 in the embedding's place."""
+        """Returns the entries of pairs [B, M, 2H], [B, E, 2H]; those of an image have 0 for the embedding."""
         rows = pairs.flatten(0, 1)
         if layout.runs:
             images = [pairs[row, first:end, pairs.shape[-1] // 2 :] for row, first, end in layout.runs]
@@ -106,9 +106,9 @@ class FlashNetwork(ImageNetwork):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """The predictions along texts, of every text's entry; an image's pairs have those of an entry before.
+        """Returns the predictions along texts, of every text's entry; an image's pairs have those of an earlier entry.
 
-        Positions or a mask raise CompositionError: entries are fewer than pairs.
+        Positions or a mask raise CompositionError, because there are fewer entries than pairs.
         """
         if positions is not None or mask is not None:
             raise CompositionError("drafter flash predicts plain texts only; use the rollout teacher-forced")
@@ -122,12 +122,12 @@ class FlashNetwork(ImageNetwork):
         return self.predicted(outputs[row, layout.places].unflatten(-1, (self.levels, -1)))
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
-        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        """Returns an empty session for at most `slots` rows of at most `room` positions each."""
         return FlashSession(self, self.embedded(embed), slots, room=room)
 
 
 class FlashSession(FeatureSession):
-    """The decoding state of a session's rows, in which a prompt's images are a few entries each.
+    """Decoding state of a session's rows, in which each of a prompt's images is a few entries.
 
     The arguments are those of `specframe.neural.FeatureSession`.
     """
@@ -136,16 +136,16 @@ class FlashSession(FeatureSession):
 
     def __init__(self, network: FlashNetwork, embed: Embed, slots: int, *, room: int = 0) -> None:
         super().__init__(network, embed, slots, room=room)
-        self.masked = False  # an entry's one output has all levels
+        self.masked = False  # one output of an entry has all levels
         self.ends: list[int] = []
         """The position after each row's last pair."""
 
     def prepare(self, entries: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Returns the entries as they were kept: an image's are made of all its pairs at once."""
+        """Returns the entries unchanged: an image's are made of all its pairs at once."""
         return entries
 
     def pending_commit(self, rows: range, committed: Committed) -> PendingCommit:
-        """A commit to these rows, its entries made with their positions, [B, E, 2H] and [B, E]."""
+        """Returns a commit to these rows, with entries and their positions, [B, E, 2H] and [B, E]."""
         pending = super().pending_commit(rows, committed)
         fresh, (values,) = pending.fresh, super().prepare(pending.pairs(self.spec))
         if committed.prompt is None:
@@ -156,7 +156,7 @@ class FlashSession(FeatureSession):
         self.ends += fresh
         shown = self.network.shown(committed.tokens[:, : values.shape[1]]).tolist()
         for flags, count in zip(shown, fresh, strict=True):
-            flags[count - 1] = False  # the root was drawn, whatever it is
+            flags[count - 1] = False  # the root was drawn, so it is text
         layout = laid_out(shown, fresh, len(self.network.queries), values.device)
         return replace(
             pending, fresh=layout.counts, entries=(self.network.compressed(values, layout), layout.positions)
@@ -168,22 +168,22 @@ class FlashSession(FeatureSession):
         self.ends = [self.ends[row] for row in rows.tolist()]
 
     def block_of(self, outputs: Tensor) -> Tensor:
-        """The outputs of the last pair, [.., 1, K H], as those of its levels, [.., K, H]."""
+        """Splits the outputs of the last pair, [.., 1, K H], into those of its levels, [.., K, H]."""
         return outputs[..., -1, :].unflatten(-1, (self.network.levels, -1))
 
 
 class Flash(NeuralDrafter[FlashNetwork]):
     """The drafter of Wang et al. 2025 (FLASH: Latent-Aware Semi-Autoregressive Speculative Decoding, FLASH).
 
-    It reads an image of a prompt as `entries` mixtures of the target's features, with weights that it learns, and a
-    text as EAGLE's drafter does. One attention and an MLP predict `levels` features from an entry, whatever tokens are
-    drawn between them; deeper levels follow from the predicted features and the drafted tokens, `levels` at a time. Any
-    tree and verifier fits. Over a target that reads no images it drafts from texts alone. Embedding and head are the
-    target's, frozen and not saved.
+    It reads an image of a prompt as `entries` mixtures of the target's features with learnt weights, and a text as
+    EAGLE's drafter does. One attention and an MLP predict `levels` features from an entry, independently of the tokens
+    drawn between them; deeper levels are computed from predicted features and drafted tokens, `levels` at a time. It
+    can be used with any tree and verifier. With a target that reads no images it drafts from texts alone. Embedding and
+    head are the target's, frozen and not saved.
 
     Args:
-        entries: how many entries an image becomes; one of fewer parts has as many entries as parts.
-        levels: how many levels one forward pass proposes (the paper's k).
+        entries: number of entries of an image; one of fewer parts has as many entries as parts.
+        levels: number of levels that one forward pass proposes (the paper's k).
         width: of the MLP; none: four times the target's own width, as in the paper.
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
@@ -212,7 +212,7 @@ class Flash(NeuralDrafter[FlashNetwork]):
         self.width = width
 
     def build(self, target: NeuralTarget) -> FlashNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         config = target.config
         return FlashNetwork(config, image_tokens(target), self.entries, self.levels, self._width(config))
 

@@ -1,4 +1,4 @@
-"""MSD's drafter: EAGLE's, with the embeddings of an image's parts as the layer's inputs."""
+"""MSD's drafter: EAGLE's, in which the embeddings of an image's parts are the layer's inputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class MsdNetwork(ImageNetwork):
     """EAGLE's network, whose image entries are the projected embeddings themselves (MSD, Section 3.2).
 
-    Where token i + 1 stands for a part of an image, its embedding, which the target's first layer gets, enters the
-    layer as it is, without `fc` and without a feature.
+    If token i + 1 stands for a part of an image, its embedding, as the target's first layer receives it, is the layer's
+    input, without `fc` and without a feature.
     """
 
     spec = PairSpec(given=(IMAGES,))
@@ -33,9 +33,10 @@ class MsdNetwork(ImageNetwork):
             self.layer.layer.input_layernorm = nn.Identity()
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The features of entries in a row, or the next token's part of an image: [.., n, 2H] -> [.., n, H].
+        """Returns the features of entries in a row, or the next token's part of an image: [.., n, 2H] -> [.., n, H].
 
-        An image lies within a prompt, whose entries come together, so the next token's part is always there.
+        An image lies within a prompt, whose entries are processed together, so the next token's part is always
+        available.
         """
         last, images = features.chunk(2, -1)
         following = torch.cat([images[..., 1:, :], torch.zeros_like(images[..., :1, :])], -2)
@@ -45,8 +46,8 @@ class MsdNetwork(ImageNetwork):
 class Msd(NeuralDrafter[MsdNetwork]):
     """The drafter of Lin et al. 2025 (Speculative Decoding Reimagined for Multimodal Large Language Models, MSD).
 
-    It drafts as EAGLE's does, level by level in any tree. After a text alone its predictions are those of EAGLE's
-    network; over a target that reads no images it is that. Embedding and head are the target's, frozen and not saved.
+    It drafts as EAGLE's does, level by level in any tree. After a text without images, and with a target that reads
+    none, it is EAGLE's network. Embedding and head are the target's, frozen and not saved.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
@@ -57,17 +58,17 @@ class Msd(NeuralDrafter[MsdNetwork]):
     name = "msd"
 
     def build(self, target: NeuralTarget) -> MsdNetwork:
-        """A new network for the target."""
+        """Returns a new network for the target."""
         return MsdNetwork(target.config, image_tokens(target))
 
     @property
     def fusion(self) -> nn.Linear:
-        """The map from the pair of embedding and feature to the layer's input."""
+        """Returns the map from a pair of embedding and feature to the layer's input."""
         return self.network.fc
 
     @property
     def branches(self) -> list[nn.Linear]:
-        """The last maps of attention and MLP, whose outputs are added to the output of the fusion."""
+        """Returns the last maps of attention and MLP, whose outputs are added to the output of the fusion."""
         layer = self.network.layer.layer
         found = [
             getattr(getattr(layer, part, None), name, None)

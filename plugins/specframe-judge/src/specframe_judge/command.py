@@ -74,7 +74,7 @@ def judge(
 
 
 def problems_of(records: Sequence[PromptRecord], test: Check, file: Path) -> Sequence[Problem]:
-    """The problems of a file. Raises InputError for a prompt without an answer."""
+    """Returns the problems of a file. Raises InputError for a prompt without an answer."""
     from specframe_judge.mining import Problem
 
     problems = []
@@ -91,7 +91,7 @@ def _is_right(test: Check, prompt: str, reference: str, answer: str) -> bool:
 
 
 def _pipeline(plan: Any) -> Pipeline:
-    """The recipe's composition with `match`, decoding greedily and whole drafts."""
+    """Returns the recipe's composition with `match`, which decodes greedily and uses whole drafts."""
     from specframe import compose
 
     data = plan.recipe.data
@@ -113,12 +113,12 @@ def _stored(out: Path, plan: Any, pipeline: Pipeline, records: Sequence[PromptRe
 
 
 def key_of(record: PromptRecord) -> str:
-    """A short name of a problem: it changes with the prompt and the answer."""
+    """Returns a short key of a problem, which depends on prompt and answer."""
     return hashlib.sha256(json.dumps([record.turns, record.reference]).encode()).hexdigest()[:16]
 
 
 def _counts(mined: Mined) -> tuple[int, int]:
-    """Numbers of harmless and harmful tokens."""
+    """Returns the numbers of harmless and harmful tokens."""
     found = [label.harmless for labels in mined.values() for label in labels or ()]
     return sum(found), len(found) - sum(found)
 
@@ -130,7 +130,7 @@ def _progress(mined: Mined, problems: int) -> str:
 
 
 def _report(fitted: Fitted, chosen: Operating, mined: Mined, out: Path) -> str:
-    """The head next to the rule without training, on problems that it was not fitted to."""
+    """Compares the head with the rule without training, on problems that were not used to fit it."""
     lines = [
         _progress(mined, len(mined)),
         f"a harmless token is ranked above a harmful one in {fitted.area:.0%} of pairs, by -log p alone in "

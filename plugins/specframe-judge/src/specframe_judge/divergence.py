@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class BoundedDivergence:
-    """Accepts the target's own token, and any other where KL(q || p) is below a limit. Lossy.
+    """Accepts the target's own token, and any other if KL(q || p) is below a limit. Lossy.
 
-    q is the drafter's law that the token was drawn from and p the target's there, both after temperature and
-    truncation: a token that p excludes is never accepted. Drafts of the most probable tokens have no q, and are
-    refused; `surprise` judges those.
+    q is the drafter's law from which the token was drawn and p the target's law at this node, both after temperature
+    and truncation: a token that p excludes is never accepted. Drafts of the most probable tokens have no q and are
+    refused; use `surprise` for those.
 
     Source: Revisiting Judge Decoding, 2026, arXiv 2601.04766.
 
     Args:
-        limit: nats; at 0 the text is `match`'s, token for token.
+        limit: nats; with 0 the text is that of `match`, token for token.
     """
 
     lossless = False
@@ -39,13 +39,13 @@ class BoundedDivergence:
         self.limit = limit
 
     def strict(self) -> BoundedDivergence:
-        """Limit 0: `match`."""
+        """Returns a copy with limit 0, which equals `match`."""
         return BoundedDivergence(limit=0.0)
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus; laws on the way are asked for."""
+        """Returns the accepted path and the bonus; computes laws only along the way."""
 
-        whole = cache(tree.whole)  # made once, by the first node's vocabulary
+        whole = cache(tree.whole)  # computed once, for the first node's vocabulary
 
         def agreed(node: Tensor) -> Tensor:
             p = laws.after(node)  # [B, V]
@@ -55,7 +55,7 @@ class BoundedDivergence:
             first = ((tree.parent == node[:, None]) & tree.valid).byte().argmax(1)  # [B]
             rows = torch.arange(len(node), device=node.device)
             q = known.q[rows, known.q_row[rows, first].clamp(min=0)].to(p.dtype)
-            gap = (q * (q / p).log()).where(q > 0, 0).sum(-1)  # [B], infinite where p excludes what q may draw
+            gap = (q * (q / p).log()).where(q > 0, 0).sum(-1)  # [B], infinite if p excludes a token that q may draw
             return (gap < self.limit)[:, None].expand_as(tree.valid) & (p.gather(1, tree.tokens.clamp(min=0)) > 0)
 
         return walk(tree, laws, random, agreed)

@@ -1,4 +1,4 @@
-"""A head fitted to labels by logistic regression; L2 and threshold are chosen on problems that it was not fitted to."""
+"""Fitting of a head to labels by logistic regression; L2 and threshold are chosen by cross-validation over problems."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from specframe_judge.mining import Label
 
 FOLDS = 5
 PENALTIES = tuple(10.0**power for power in range(-3, 4))
-"""Strengths of L2 that are tried: half the sum of squared weights, times this, next to the sum of the losses."""
+"""Tried strengths of L2: factors of half the sum of squared weights, which is added to the sum of the losses."""
 STEPS, TOLERANCE = 50, 1e-7
-"""The most steps of Newton's method, and the largest change of a weight that ends it."""
+"""Maximum number of Newton steps, and the change of a weight below which the iteration ends."""
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Shares of harmful tokens for which a threshold is reported."""
 
 
 @dataclass(frozen=True)
 class Operating:
-    """A threshold, and what passes above it of the labels that the head was not fitted to."""
+    """A threshold, and the labels above it among those that were not used to fit the head."""
 
     harmful: float
-    """Share of harmful tokens that pass."""
+    """Share of harmful tokens above it."""
     harmless: float
-    """Share of harmless tokens that pass."""
+    """Share of harmless tokens above it."""
     answers: float
-    """Share of the problems with a harmful token that passes: so many answers may be lost."""
+    """Share of the problems with a harmful token above it, whose answers may be lost."""
     threshold: float
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A head with what is known of it from problems that it was not fitted to."""
+    """A head, with its evaluation on problems that were not used to fit it."""
 
     head: LinearHead
     penalty: float
     area: float
-    """Area under the curve: the chance that a harmless token is ranked above a harmful one."""
+    """Area under the ROC curve: the probability that a harmless token ranks above a harmful one."""
     surprise_area: float
-    """Area under the curve of the rule without training, which ranks by p."""
+    """Area under the ROC curve of the rule without training, which ranks by p."""
     points: tuple[Operating, ...]
     surprise_points: tuple[Operating, ...]
-    """Operating points of the rule by -log p; the limit is in nats, negated."""
+    """Operating points of the rule by -log p; the threshold is the negated limit in nats."""
 
 
 def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:
-    """The head of labels by problem, given the problems' numbers.
+    """Fits a head to labels by problem, given the problems' numbers.
 
-    Each of five parts of the problems is judged by a head that was fitted to the others; the penalty with the least
-    loss is taken, and the thresholds are quantiles of these judgements. The head itself is fitted to all labels.
-    Raises WeightsError for labels of one kind alone.
+    Each of five parts of the problems is scored by a head that was fitted to the others. The penalty with the least
+    loss is chosen, and thresholds are quantiles of these scores. The final head is fitted to all labels. Raises
+    WeightsError if all labels are of one kind.
     """
     flat = [(number, label) for number, labels in mined for label in labels]
     harmless = torch.tensor([label.harmless for _, label in flat], dtype=torch.float64)  # [L]
@@ -79,11 +79,11 @@ def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:
 
 
 def logistic_regression(features: Tensor, harmless: Tensor, penalty: float) -> LinearHead:
-    """The head of least loss by Newton's method, given features [L, D] and labels [L], in float64."""
+    """Returns the head of least loss by Newton's method, given features [L, D] and labels [L], in float64."""
     mean, scale = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
     inputs = torch.cat([(features - mean) / scale, torch.ones_like(harmless)[:, None]], 1)  # [L, D + 1]
     ridge = torch.full((inputs.shape[1],), penalty, dtype=torch.float64)
-    ridge[-1] = 1e-9  # the bias is free
+    ridge[-1] = 1e-9  # the bias is not penalised
 
     def loss(weight: Tensor) -> float:
         fitted = F.binary_cross_entropy_with_logits(inputs @ weight, harmless, reduction="sum")
@@ -106,9 +106,9 @@ def logistic_regression(features: Tensor, harmless: Tensor, penalty: float) -> L
 
 
 def operating(scores: Tensor, right: Tensor, share: float, numbers: Sequence[int]) -> Operating:
-    """The threshold above which at most this share of the harmful tokens lies.
+    """Returns the threshold above which at most this share of the harmful tokens lies.
 
-    Given are scores [L], labels [L] bool, and the problem of each label.
+    Arguments are scores [L], labels [L] bool, and the problem of each label.
     """
     harmful = scores[~right].sort(descending=True).values
     threshold = float(harmful[min(int(share * len(harmful)), len(harmful) - 1)])
@@ -119,13 +119,13 @@ def operating(scores: Tensor, right: Tensor, share: float, numbers: Sequence[int
 
 
 def area(scores: Tensor, right: Tensor) -> float:
-    """The chance that a right one has a higher score than a wrong one, ties counted half."""
+    """Returns the probability that a true label has a higher score than a false one; ties count half."""
     signs = (scores[right][:, None] - scores[~right][None]).sign()
     return float((signs + 1).mean() / 2)
 
 
 def _folds(numbers: Sequence[int], seed: int) -> Tensor:
-    """The part of each label, [L]: labels of a problem are in one, and the parts have as many problems."""
+    """Returns each label's part, [L]: labels of a problem are in one part, and parts have equally many problems."""
     order = sorted(set(numbers))
     Random(seed).shuffle(order)
     places = {number: place % FOLDS for place, number in enumerate(order)}
@@ -133,7 +133,7 @@ def _folds(numbers: Sequence[int], seed: int) -> Tensor:
 
 
 def _out_of_fold(features: Tensor, harmless: Tensor, fold: Tensor, penalty: float) -> Tensor:
-    """The logits of every label under a head that was fitted to the other parts, [L]."""
+    """Returns the logits of every label under a head that was fitted to the other parts, [L]."""
     logits = torch.zeros_like(harmless)
     for part in fold.unique().tolist():
         held_out = fold == part

@@ -1,4 +1,4 @@
-"""The linear head, and the folder that it is stored in."""
+"""The linear head, and its storage in a folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class LinearHead(nn.Module):
-    """The probability that a token does no harm, given the target's feature at it: a logistic regression.
+    """The probability that a token is harmless, given the target's feature at it: a logistic regression.
 
-    The features are standardised by `mean` and `scale`, [D], of the labels that it was fitted to.
+    The features are standardised by `mean` and `scale`, [D], of the labels used in fitting.
     """
 
     mean: Tensor
@@ -37,7 +37,7 @@ class LinearHead(nn.Module):
         self.register_buffer("bias", torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., D] -> [...], between 0 and 1."""
+        """Maps [..., D] to [...], between 0 and 1."""
         return torch.sigmoid(((features.float() - self.mean) / self.scale) @ self.weight + self.bias)
 
 
@@ -48,23 +48,23 @@ class About:
     target: TargetIdentity
     tap: str
     check: str
-    """The check of an answer by which its labels were mined."""
+    """The check of an answer with which its labels were mined."""
     harmless: int
-    """Number of labels."""
+    """Number of harmless labels."""
     harmful: int
     threshold: float = 0.5
-    """The threshold that lets through as many harmful tokens as the mining was asked for."""
+    """Threshold with the share of harmful tokens that was requested in mining."""
 
 
 def store(head: LinearHead, about: About, folder: Path) -> None:
-    """Writes the head. Raises WeightsError for labels of one kind alone, and a folder that cannot be written."""
+    """Writes the head. Raises WeightsError if all labels are of one kind, or if the folder cannot be written."""
     require_both(about.harmless, about.harmful)
     words = asdict(about)
     checkpoint.save(head, words | {"trained_for": words.pop("target")}, folder)
 
 
 def require_both(harmless: int, harmful: int) -> None:
-    """Raises WeightsError for labels of one kind alone."""
+    """Raises WeightsError if all labels are of one kind."""
     if not (harmless and harmful):
         raise WeightsError(
             f"a judge needs labels of both kinds, and there are {harmless} harmless and {harmful} harmful tokens; "
@@ -73,7 +73,7 @@ def require_both(harmless: int, harmful: int) -> None:
 
 
 def read(folder: str, target: Target, tap: str) -> LinearHead:
-    """The head of a folder or `zoo://` name, for this target.
+    """Loads the head of a folder or `zoo://` name, for this target.
 
     Raises WeightsError for a head of another target, tap or width, and for one without labels of both kinds.
     """

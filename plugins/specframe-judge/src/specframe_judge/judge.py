@@ -1,4 +1,4 @@
-"""Judge decoding: a drafted token is accepted where a linear head finds it harmless."""
+"""Judge decoding: a drafted token is accepted if a linear head classifies it as harmless."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 SURE = 1e4
-"""Weight of a made-up head: what it judges is harmless, or is not, whatever the threshold below 1."""
+"""Weight of an artificial head whose output is near 0 or 1, independently of any threshold below 1."""
 
 
 class Judge:
-    """Accepts the target's own token, and any other that a linear head finds harmless. Lossy.
+    """Accepts the target's own token, and any other that a linear head classifies as harmless. Lossy.
 
-    The head reads the target's feature at the drafted token's own node, its state after reading the token, in the same
-    forward pass. Of several children the target's own counts first, then the most probable one that is harmless. What
-    is drawn of the target comes from the noise of its position, as by `match`: at threshold 1 the text is `match`'s,
-    token for token.
+    The head reads the target's feature at the drafted token's own node, the state after reading the token, from the
+    same forward pass. Of several children, the target's own token has priority, then the most probable harmless one.
+    The target's token is drawn with the noise of its position, as by `match`: with threshold 1 the text is that of
+    `match`, token for token.
 
     Sources: Bachmann et al. 2025, Judge Decoding, arXiv 2501.19309; labels as in Garipov et al. 2025, AutoJudge, arXiv
     2504.20039.
 
     Args:
         weights: a head: a folder or a name in the zoo.
-        threshold: the probability of doing no harm above which a token is accepted, from 0 to 1.
+        threshold: the probability of being harmless above which a token is accepted, from 0 to 1.
         tap: the target's feature that the head reads.
     """
 
@@ -51,13 +51,13 @@ class Judge:
         self._vocab: int | None = None
 
     def untrained(self, vocab: int) -> Judge:
-        """A copy with random weights for a target of `vocab` tokens, which judges about half of the tokens harmless."""
+        """Returns a copy with random weights for a target of `vocab` tokens; about half of them pass as harmless."""
         small = copy(self)
         small.weights, small._vocab = None, vocab
         return small
 
     def strict(self) -> Judge:
-        """Threshold 1: `match`."""
+        """Returns a copy with threshold 1, which equals `match`."""
         strict = copy(self)
         strict.threshold = 1.0
         return strict
@@ -65,7 +65,7 @@ class Judge:
     def bind(self, target: Target) -> None:
         """Loads the head.
 
-        Raises InputError where there are no weights, and WeightsError for a head of another target, tap or width.
+        Raises InputError without weights, and WeightsError for a head of another target, tap or width.
         """
         device = getattr(target, "device", None)
         if self._vocab is not None:
@@ -77,7 +77,7 @@ class Judge:
         self.head.to(device)
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus; laws on the way are asked for, the features of all nodes are judged."""
+        """Returns the accepted path and the bonus; laws are computed along the way, features of all nodes judged."""
         if self.head is None:
             raise InputError("judge: bind it to a target first")
         harmless = self.head(laws.features(self.tap)) > self.threshold if tree.levels else tree.valid  # [B, N]

@@ -1,4 +1,4 @@
-"""labels.jsonl: the labels that a mining has found so far, a line a problem, so that it can go on."""
+"""labels.jsonl: the labels found so far, one line per problem, so that an interrupted mining can continue."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from specframe import InputError
 from specframe_judge.mining import Label, Refused
 
 Mined = dict[int, list[Label] | None]
-"""Labels by problem; None where the target's own answer is wrong."""
+"""Labels by problem; None if the target's own answer is wrong."""
 FILE = "labels.jsonl"
 
 
 class LabelFile:
     """The labels of one mining, in a folder.
 
-    Problems are known by a key made of what they say, so that a set of prompts may grow, shrink or be sorted anew.
+    Problems are identified by a key computed from their content, so prompts may be added, removed or reordered.
     """
 
     def __init__(self, folder: Path, terms: Mapping[str, Any], keys: Sequence[str]) -> None:
-        """The file of that folder, begun if there is none.
+        """Opens the file in that folder, or creates it.
 
-        `terms` is all that the labels depend on besides the problems, whose keys are given in their order. Labels of
-        other problems stay in the file, unread. Raises InputError for a file of other terms, and for a folder that
-        cannot be written.
+        `terms` is everything that determines the labels except the problems, whose keys are given in order. Labels of
+        other problems are kept in the file. Raises InputError for a file with other terms, and for a folder that cannot
+        be written.
         """
         self._path, self._keys = folder / FILE, keys
         self.mined: Mined = {}
@@ -38,7 +38,7 @@ class LabelFile:
             folder.mkdir(parents=True, exist_ok=True)
             text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
             whole, _, cut = text.rpartition("\n")
-            if cut:  # the mining was stopped while it wrote a line
+            if cut:  # mining was interrupted while writing a line
                 self._path.write_text(whole and whole + "\n", encoding="utf-8")
             if not (lines := whole.splitlines()) or not self._read(lines, terms):
                 self._path.write_text(json.dumps(dict(terms)) + "\n", encoding="utf-8")
@@ -46,13 +46,13 @@ class LabelFile:
             raise InputError(f"{self._path} cannot be used: {error.strerror or error}; give another --out") from error
 
     def add(self, number: int, labels: list[Label] | None) -> None:
-        """Notes a problem's labels."""
+        """Stores a problem's labels."""
         self.mined[number] = labels
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"problem": self._keys[number], "labels": labels and [*map(_plain, labels)]}) + "\n")
 
     def _read(self, lines: Sequence[str], terms: Mapping[str, Any]) -> bool:
-        """Takes what was mined; False where nothing was, whatever the terms."""
+        """Reads the mined labels; returns False if there are none, whatever the terms."""
         try:
             first, *entries = [json.loads(line) for line in lines]
             known = {entry["problem"]: entry["labels"] for entry in entries}

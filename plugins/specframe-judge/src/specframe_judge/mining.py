@@ -1,4 +1,4 @@
-"""Labels without annotators: does the answer stay right when the drafter's token takes the place of the target's?"""
+"""Labels without annotators: is the answer still right if the drafter's token replaces the target's?"""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ class Problem:
     """A prompt, and the test of an answer to it."""
 
     number: int
-    """Its place in the set of prompts."""
+    """Its index in the set of prompts."""
     prompt: str
     right: Callable[[str], bool]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A token of a draft that the target refused."""
+    """A drafted token that the target rejected."""
 
     place: int
-    """Number of tokens of the answer before it."""
+    """Number of answer tokens before it."""
     token: int
     wanted: int
-    """The target's own token there."""
+    """The target's own token at this place."""
     surprise: float
-    """Nats: -log p of the token under the target."""
+    """-log p of the token under the target, in nats."""
     feature: Tensor
     """The target's feature at the token's own node, [D]."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A refusal, and whether the answer is right with its token in the text."""
+    """A rejection, and whether the answer is right with the rejected token in the text."""
 
     refusal: Refused
     harmless: bool
@@ -54,27 +54,27 @@ class Label:
 
 @dataclass
 class _Trial:
-    """A problem on the way from its first refusal to its last."""
+    """A problem between its first and its last rejection."""
 
     problem: Problem
     prompt: list[int]
     most: int
-    """Number of labels that are wanted."""
+    """Requested number of labels."""
     dice: Random
     start: list[int] = field(default_factory=list)
-    """The beginning of the answer that is being finished."""
+    """The beginning of the answer that is being completed."""
     tried: Refused | None = None
-    """The refusal whose token `start` ends with; None for the target's own answer."""
+    """The rejection whose token ends `start`; None for the target's own answer."""
     found: list[Refused] = field(default_factory=list)
-    """Refusals after `start`, in the answer that is being finished."""
+    """Rejections after `start`, in the answer that is being completed."""
     answer: list[int] = field(default_factory=list)
     left: list[Refused] = field(default_factory=list)
-    """Refusals of `answer` that have no label yet."""
+    """Rejections in `answer` without a label."""
     labels: list[Label] = field(default_factory=list)
     solved: bool = True
 
     def take(self, answer: list[int], right: bool) -> None:
-        """Takes the finished answer: the first one, or one with a refused token, which stays where it is right."""
+        """Records a completed answer: the first, or one with a rejected token, which is kept if the answer is right."""
         if self.tried is None:
             self.solved = right
         else:
@@ -83,9 +83,10 @@ class _Trial:
             self.answer, self.left = answer, self.found
 
     def go_on(self) -> bool:
-        """Puts a refused token in its place; False where no refusal is left, or no label is wanted.
+        """Inserts the next rejected token; returns False if no rejection is left, or enough labels were found.
 
-        Where there are more refusals than labels wanted, some are skipped at random, as many as spread the others.
+        If there are more rejections than requested labels, some are skipped at random, so that the others are spread
+        evenly.
         """
         wanted = self.most - len(self.labels)
         if not self.left or wanted < 1 or not self.solved:
@@ -100,13 +101,13 @@ class _Trial:
 def mine(
     pipeline: Pipeline, tap: str, problems: Iterable[Problem], *, most: int, seed: int = 0
 ) -> Iterator[tuple[Problem, list[Label] | None]]:
-    """Every problem with its labels, in the order in which they are done; None where the target's answer is wrong.
+    """Yields every problem with its labels, in order of completion; None if the target's answer is wrong.
 
-    As AutoJudge does: the target answers greedily. At a place where it refuses the drafter's token, that token is put
-    there and the target finishes the text. If the answer is right the token was harmless and stays; otherwise the
-    target's own is kept; then comes a refusal after it, `most` in each problem. `run.batch` problems are mined at a
-    time. The pipeline decodes greedily and exactly; the refusals of a text that is being finished are those that come
-    next, so a label costs one answer.
+    As in AutoJudge, the target answers greedily. Where it rejects the drafter's token, that token is inserted and the
+    target completes the text. If the answer is right, the token is harmless and is kept; otherwise the target's token
+    is kept. Then the next rejection after it is tried, up to `most` per problem. `run.batch` problems are mined at a
+    time. The pipeline decodes greedily and exactly; the rejections in a text that is being completed are the next
+    candidates, so that a label costs one answer.
 
     Source: Garipov et al. 2025, AutoJudge, arXiv 2504.20039, Algorithm 1.
     """
@@ -140,7 +141,7 @@ def mine(
 
 
 def _advance(pipeline: Pipeline, trial: _Trial, tokens: list[int]) -> Request | None:
-    """The request that finishes the problem's next text, given the tokens after its start; None: it is done."""
+    """Returns the request that completes the problem's next text, given the tokens after its start; None at the end."""
     while True:
         answer = [*trial.start, *tokens]
         trial.take(answer, trial.problem.right(pipeline.decode(answer)))
@@ -152,13 +153,13 @@ def _advance(pipeline: Pipeline, trial: _Trial, tokens: list[int]) -> Request | 
 
 
 def _request(pipeline: Pipeline, trial: _Trial) -> Request:
-    """The request for the rest of an answer."""
+    """Returns the request for the rest of an answer."""
     (request,) = pipeline.requests([[*trial.prompt, *trial.start]], first=trial.problem.number)
     return replace(request, max_new_tokens=pipeline.sampling.max_new_tokens - len(trial.start))
 
 
 def _note(cycle: Cycle, session: Session, running: dict[int, _Trial], tap: str) -> None:
-    """Notes the refusals of a cycle with their trials."""
+    """Records the rejections of a cycle in their trials."""
     if not cycle.draft.levels:
         return
     for row, entry in enumerate(session.cycle_rows):
@@ -168,9 +169,9 @@ def _note(cycle: Cycle, session: Session, running: dict[int, _Trial], tap: str) 
 
 
 def refusal_of(cycle: Cycle, row: int, entry: Entry, tap: str, start: int) -> Refused | None:
-    """The row's refused token of a cycle: the first drafted one after the accepted path; None: none was refused.
+    """Returns the row's rejected token of a cycle: the first drafted one after the accepted path; None if none was.
 
-    The entry's tokens come after `start` others. A text that ended before the bonus has none.
+    The entry's tokens follow `start` others. A text that ended before the bonus has none.
     """
     verdict, draft = cycle.verdict, cycle.draft
     path = [node for node in verdict.path[row].tolist() if node >= 0]

@@ -1,4 +1,4 @@
-"""Judge decoding without training: a drafted token is accepted where the target is not surprised of it."""
+"""Judge decoding without training: a drafted token is accepted if the target finds it likely enough."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 class Surprise:
     """Accepts the target's own token, and any other whose -log p is below a limit. Lossy.
 
-    p is the target's distribution at temperature 1, whatever the recipe's temperature. It is the baseline that a
-    trained judge has to beat. The same paper's KL(q || p), the verifier `divergence`, needs the drafter's whole
-    distribution at every node, which drafts of the most probable tokens do not keep; against a drafter that is sure of
-    its token it is -log p.
+    p is the target's distribution at temperature 1, whatever the recipe's temperature. This is the baseline for trained
+    judges. The paper's KL(q || p), the verifier `divergence`, needs the drafter's whole distribution at every node,
+    which drafts of the most probable tokens do not record; for a drafter that is certain of its token it equals -log p.
 
     Source: Revisiting Judge Decoding, 2026, arXiv 2601.04766.
 
     Args:
-        limit: nats; at 0 the text is `match`'s, token for token.
+        limit: nats; with 0 the text is that of `match`, token for token.
     """
 
     lossless = False
@@ -37,11 +36,11 @@ class Surprise:
         self.limit = limit
 
     def strict(self) -> Surprise:
-        """Limit 0: `match`."""
+        """Returns a copy with limit 0, which equals `match`."""
         return Surprise(limit=0.0)
 
     def verify(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
-        """The accepted path and the bonus; laws and logits on the way are asked for."""
+        """Returns the accepted path and the bonus; computes laws and logits only along the way."""
 
         def plausible(node: Tensor) -> Tensor:
             logits = laws.logits(node).float()  # [B, V]

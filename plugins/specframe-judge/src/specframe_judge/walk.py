@@ -1,4 +1,4 @@
-"""The walk that the rules share: the standard rule first, and a judgement on what it refused."""
+"""The walk that the rules share: the standard rule first, then a judgement of rejected tokens."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from specframe.plugin import Laws, RandomSource, TokenTree
 
 Judgement = Callable[["Tensor"], "Tensor"]
-"""Function from the nodes that the rows have come to, [B], to a mask of all nodes, [B, N]: those that may be accepted
-as a child of that node. It is asked for the first time at the first level."""
+"""Function from the rows' current nodes, [B], to a mask of all nodes, [B, N]: those that may be accepted as a child of
+that node. It is first called at the first level.
+"""
 
 FLOOR = -1e30
-"""Stands for the logit of a token that is excluded, so that it still beats no token at all."""
+"""Replaces the logit of an excluded token, so that it still exceeds that of no token."""
 
 
 def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) -> Verdict:
-    """The accepted path, and the target's own token after it.
+    """Returns the accepted path, and the target's own token after it.
 
-    At every node the target's token is drawn. The child that holds it is accepted, as by `match`, with the same noise;
-    without one, the most probable child under the target's logits of those that `judge` lets pass, on a tie the first;
-    without any, the row stops and the drawn token is its bonus.
+    At every node the target's token is drawn. The child that holds it is accepted, as by `match`, with the same noise.
+    Otherwise the child with the highest target logit among those that `judge` admits is accepted, on a tie the first.
+    Otherwise the row stops, and the drawn token is its bonus.
     """
     node = tree.parent.new_zeros(len(tree.parent))  # [B]
     moving = torch.ones_like(node, dtype=torch.bool)
@@ -47,7 +48,7 @@ def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) ->
             break
         node = child.where(moving, 0)
         law = laws.after(node)
-        # A row that has stopped draws from a law of one option: in a certificate a draw is a fork.
+        # A stopped row draws from a law with one option, because a certificate forks on draws.
         law = law.where(moving[:, None], torch.arange(law.shape[1], device=law.device) == 0)
         bonus = random.categorical(law).where(moving, bonus)
     path += [node.new_full(node.shape, -1)] * (tree.levels - len(path))

@@ -1,4 +1,4 @@
-"""Decoding loops within transformers, as a specframe plugin; importing this package imports no torch."""
+"""Custom decoding loops for transformers; importing this package imports no torch."""
 
 from __future__ import annotations
 

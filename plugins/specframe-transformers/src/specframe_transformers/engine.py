@@ -7,10 +7,10 @@ from typing import Any
 
 
 def run(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The version of transformers, texts, cycles and accepted tokens of a task.
+    """Runs a task; returns the version of transformers, texts, cycles and accepted tokens.
 
-    A prompt's first token is decoded alone, since drafting begins after it in specframe. The text goes on beyond the
-    task's tokens, so that no draft is cut short; cycles that begin there are not counted.
+    A prompt's first token is decoded alone, because drafting begins after it in specframe. Decoding continues beyond
+    the task's tokens, so that no draft is cut short; cycles that begin there are not counted.
     """
     import torch
     import transformers

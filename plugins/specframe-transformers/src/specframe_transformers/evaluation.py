@@ -1,4 +1,4 @@
-"""A model in evaluation mode for one call, as trainers call `generate` in training mode."""
+"""Evaluation mode for one call, because trainers call `generate` in training mode."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import nn
 from specframe import InputError
 
 NOISE = ("drop", "jitter")
-"""Parts of the names of config values that make a forward pass random in training mode, where they are above 0."""
+"""Parts of names of config values that make a forward pass random in training mode if they are above 0."""
 RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
-"""Modules that compute something else in training mode; a dropout with `p` of 0 does not."""
+"""Modules that behave differently in training mode; a dropout with `p` of 0 does not."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; the modules that were in training mode are in it again afterwards.
+    """Switches the model to evaluation mode; modules that were in training mode are switched back afterwards.
 
-    Raises InputError where `generate` itself would sample from another distribution in training mode.
+    Raises InputError if `generate` itself would sample from another distribution in training mode.
     """
     training = [module for module in model.modules() if module.training]
     if training and (names := sorted(_noise(model))):
@@ -38,7 +38,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _noise(model: nn.Module) -> Iterator[str]:
-    """The names of what makes a forward pass random in training mode, or different in another way."""
+    """Yields the names of modules and config values that change a forward pass in training mode."""
     config: Any = getattr(model, "config", None)
     yield from () if config is None else _above_zero(config.to_dict())
     for name, module in model.named_modules():

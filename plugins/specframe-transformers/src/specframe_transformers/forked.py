@@ -1,4 +1,4 @@
-"""Logits processors of unknown kind, asked along each path of a tree as `generate` asks them token by token."""
+"""Logits processors of unknown kind, called along each path of a tree as `generate` calls them token by token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from specframe import InputError
 
 REMEMBERED = 128
-"""Tokens after a text within which states are kept: no tree is deeper."""
+"""Number of tokens after a text for which states are kept: no tree is deeper."""
 PLAIN = (int, float, str, bytes, bool, type(None), list, tuple, dict, set)
 """Types of a function's variables in which a state is looked for."""
 
@@ -23,31 +23,31 @@ Text = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Asked:
-    """A processor after it was asked about a text; None where a banned token made that impossible."""
+    """A processor after it was called for a text; None if a banned token made that impossible."""
 
     processor: Any
     allowed: Tensor  # [V] bool
 
 
 class Forked:
-    """One row's copies of a processor that may keep a state: each node's continues that of the node above it.
+    """One row's copies of a processor that may keep a state: each node's copy continues that of its parent.
 
-    `generate` asks a processor once for every token, with the row at its place in the batch. So is each copy here: it
-    has been asked about all texts from the prompt to its node's and no others, each time with as many rows as the
-    batch has. The caller's own object stays as it is.
+    `generate` calls a processor once for every token, with the row at its index in the batch. Each copy here sees
+    exactly these calls: for all texts from the prompt to its node's and no others, with the batch's number of rows. The
+    caller's object is not changed.
 
-    Raises InputError for a processor that cannot be copied, that gives two answers to one question, or that fails.
+    Raises InputError for a processor that cannot be copied, that gives two answers to one call, or that fails.
     """
 
     def __init__(self, processor: Any, row: int, rows: int) -> None:
-        """The processor for a row of a batch of so many rows."""
+        """Creates the processor for a row of a batch of `rows` rows."""
         self._first = processor
         self._row = row
         self._rows = rows
         self._asked: dict[Text, _Asked] = {}
 
     def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """The processed scores [N, V] of nodes with tokens [N, T]."""
+        """Returns the processed scores [N, V] of nodes with tokens [N, T]."""
         texts = [tuple(text) for text in tokens.tolist()]
         self._forget(texts)
         return torch.stack([self._ask(text, *pair) for text, *pair in zip(texts, tokens, scores, strict=True)])
@@ -55,7 +55,7 @@ class Forked:
     def _ask(self, text: Text, tokens: Tensor, scores: Tensor) -> Tensor:
         parent = self._parent(text, tokens, scores)
         if parent is not None and parent.processor is None:
-            self._asked[text] = parent  # after a banned token: never reached
+            self._asked[text] = parent  # below a banned token: never reached
             return scores
         if parent is None:
             self._try(tokens, scores)
@@ -72,31 +72,31 @@ class Forked:
         return answer
 
     def _try(self, tokens: Tensor, scores: Tensor) -> None:
-        """Raises InputError for a processor whose copies differ, or that has none once it was asked."""
+        """Raises InputError for a processor whose copies differ, or that cannot be copied after its first call."""
         twins = fork(self._first), fork(self._first)
         try:
             answers = [self._call(twin, tokens, scores) for twin in twins]
         except InputError:
             raise
         except Exception:
-            return  # as the question itself will, which names the reason
+            return  # the actual call will fail with the reason
         if not torch.equal(*answers):
             raise InputError(f"{self._name} gives two answers to one question, which no draft can be verified by")
         require_copies(twins[0])
 
     def _parent(self, text: Text, tokens: Tensor, scores: Tensor) -> _Asked | None:
-        """The processor as it was asked about the text before the last token; None for the first text of all."""
+        """Returns the processor after its call for the text before the last token; None for the very first text."""
         known = self._asked.get(text[:-1])
         if known is not None or not self._asked:
             return known
         if not any(text[:size] in self._asked for size in range(len(text))):
             return None
-        # A drafter may skip levels. What it proposes is verified all the same, so any scores do on the way.
+        # A drafter may skip levels. Its proposals are verified in any case, so scores on the way are arbitrary.
         self._ask(text[:-1], tokens[:-1], scores)
         return self._asked[text[:-1]]
 
     def _call(self, processor: Any, tokens: Tensor, scores: Tensor) -> Tensor:
-        """The processor's answer for this row, which stands at its place of the batch: [V]."""
+        """Returns the processor's answer for this row, which is at its index in the batch: [V]."""
         batch = tokens.expand(self._rows, -1).clone(), scores.expand(self._rows, -1).clone()
         before = _variables(processor)
         answer: Tensor = processor(*batch)[self._row]
@@ -108,7 +108,7 @@ class Forked:
         return answer
 
     def _forget(self, texts: list[Text]) -> None:
-        """Forgets the states of texts that can no longer be continued."""
+        """Drops the states of texts that can no longer be continued."""
         size = len(texts[0])
         restarts = len(texts) == 1 and any(len(known) > size for known in self._asked)
         self._asked = {
@@ -124,9 +124,9 @@ class Forked:
 
 
 def fork(processor: Any) -> Any:
-    """A copy of a processor in its present state: by its `fork`, by `deepcopy`, or by copies of all that it holds.
+    """Copies a processor in its present state: by its `fork`, by `deepcopy`, or by copies of all that it contains.
 
-    What it holds is forked where it can be; what has no copy, such as a compiled grammar, is shared.
+    Its contents are forked if possible; objects without a copy, such as a compiled grammar, are shared.
     """
     if hasattr(processor, "fork"):
         return processor.fork()
@@ -139,7 +139,7 @@ def fork(processor: Any) -> Any:
 
 
 def require_copies(processor: Any) -> None:
-    """Raises InputError for a processor that has no copy, and holds nothing that can be forked in its place."""
+    """Raises InputError for a processor that cannot be copied, and contains nothing that can be forked instead."""
     if hasattr(processor, "fork"):
         return
     try:
@@ -172,7 +172,7 @@ def _fork_value(value: Any) -> Any:
 
 
 def _variables(processor: Any) -> bytes:
-    """The plain values of the variables that a function has taken from around it; empty for anything else."""
+    """Returns the plain values of a function's closure variables; empty for anything else."""
     if not isinstance(processor, FunctionType):
         return b""
     names = {name: processor.__globals__.get(name) for name in processor.__code__.co_names}

@@ -15,7 +15,7 @@ Inputs = Mapping[str, Tensor]
 
 
 def image_inputs(call: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The inputs of a call that belong to images, by name; none for texts."""
+    """Returns the inputs of a call that belong to images, by name; empty for texts."""
     if call.get(PIXELS) is None:
         return {}
     known = ARGUMENTS.keys() | FIELDS.keys() | {"input_ids"}
@@ -23,7 +23,7 @@ def image_inputs(call: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def rows_of_images(inputs: Inputs, padding: Sequence[int], copies: int) -> list[Inputs]:
-    """The inputs of each row, left padding [B] taken off; a prompt has so many rows in order.
+    """Returns the inputs of each row, without left padding [B]; a prompt has `copies` consecutive rows.
 
     Raises InputError for rows of several images each.
     """

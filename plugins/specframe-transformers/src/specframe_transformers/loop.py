@@ -22,12 +22,12 @@ from specframe_transformers.support import IMAGES, Ends, refusal
 
 
 def read_call() -> dict[str, Any]:
-    """The arguments of the `generate` call that is running us, by name; empty outside of one.
+    """Returns the arguments of the `generate` call that is running this loop, by name; empty outside of one.
 
-    transformers (5.0 to 5.24) gives a custom loop neither `streamer` nor `tokenizer` nor `assistant_model`. Ignored,
-    they would make it wait forever, miss a stop text, or decode by another method than was asked for. So they are read
-    where they still are: in the frame of `generate`, and in that of its `no_grad` wrapper, since it takes `tokenizer`
-    out of its own.
+    transformers (5.0 to 5.24) passes a custom loop neither `streamer` nor `tokenizer` nor `assistant_model`. If they
+    were ignored, a streamer would wait forever, a stop text would be missed, or another method than the requested one
+    would decode. They are therefore read from the frame of `generate`, and from that of its `no_grad` wrapper, because
+    `generate` removes `tokenizer` from its own.
     """
     code = inspect.unwrap(GenerationMixin.generate).__code__
     names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}
@@ -44,12 +44,12 @@ def read_call() -> dict[str, Any]:
 
 
 def make_loop(build: Callable[[Any], Pipeline], watch: Callable[[Cycle], None] | None = None) -> Callable[..., Any]:
-    """A decoding loop for `model.generate(custom_generate=...)`, over the pipeline that is built for a model.
+    """Returns a decoding loop for `model.generate(custom_generate=...)`, over the pipeline that is built for a model.
 
-    The pipeline is built at the first call, kept for later ones, and built again for another model, or the same with
+    The pipeline is built at the first call, kept for later ones, and built again for another model, or for a model with
     another vocabulary, dtype, device or modules. `watch` is called with every cycle, admissions excluded.
     """
-    bound: list[tuple[tuple[Any, ...], Pipeline]] = []  # the latest model, as it was then, and its pipeline
+    bound: list[tuple[tuple[Any, ...], Pipeline]] = []  # state of the latest model, and its pipeline
 
     def custom_generate(
         model: Any,
@@ -61,11 +61,11 @@ def make_loop(build: Callable[[Any], Pipeline], watch: Callable[[Cycle], None] |
         token_healing: bool | None = None,
         **model_inputs: Any,
     ) -> Any:
-        # `generate` hands over, of its own settings, those that a loop names: both need the tokenizer that it drops.
+        # `generate` passes those settings that a loop names; both need the tokenizer that it drops.
         call = read_call()
         generation_config.token_healing = token_healing
         seen = image_inputs(call)
-        if seen:  # `generate` may have encoded the images, and placed them: the target does both itself
+        if seen:  # `generate` may have encoded and placed the images; the target does both itself
             made = {*seen, IMAGES} | ({"position_ids"} - call.keys())
             model_inputs = {name: value for name, value in model_inputs.items() if name not in made}
         if reason := refusal(generation_config, call, model_inputs):
@@ -91,7 +91,7 @@ def make_loop(build: Callable[[Any], Pipeline], watch: Callable[[Cycle], None] |
 
 
 def _seen(model: Any) -> tuple[Any, ...]:
-    """The model, its modules, and what may change in them in place: the size of its vocabulary, dtype and device."""
+    """Returns the model, its modules, and what may change in place: vocabulary size, dtype and device."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     sizes = [tuple(part.weight.shape) for part in (embedding, head) if hasattr(part, "weight")]
     return model, *model.modules(), *sizes, model.dtype, model.device
@@ -106,9 +106,9 @@ def _decode(
     streamer: Any,
     watch: Callable[[Cycle], None] | None,
 ) -> Tensor:
-    """The prompts [B, T] with their continuations, each row up to its end: [B, T + longest].
+    """Returns the prompts [B, T] with their continuations, each row up to its end: [B, T + longest].
 
-    `given` are the prompts, their padding, and what they are read with.
+    `given` are the prompts, their padding, and their other inputs.
     """
     prompts, padding, images = given
     ends = Ends(criteria, prompts)
@@ -155,12 +155,12 @@ def _decode(
 
 
 def _column(entries: list[Entry], step: int, fill: int) -> Tensor:
-    """The new token of every row at a step, as `generate` gives it to a streamer: [B]."""
+    """Returns the new token of every row at a step, as `generate` gives it to a streamer: [B]."""
     return torch.tensor([entry.tokens[step] if step < len(entry.tokens) else fill for entry in entries])
 
 
 def _require_whole(entries: list[Entry], context: int) -> None:
-    """Raises InputError for a row that failed or that the context has cut off: `generate` goes on beyond it."""
+    """Raises InputError for a row that failed or was cut off by the context, beyond which `generate` would continue."""
     if errors := [entry.error for entry in entries if entry.error is not None]:
         raise InputError("\n".join(errors))
     for entry in entries:
@@ -189,7 +189,7 @@ def _left_padding(prompts: Tensor, inputs: Mapping[str, Any]) -> list[int]:
 
 
 def _stop_strings(texts: str | list[str] | None, tokenizer: Any) -> list[Any]:
-    """The criterion of the stop texts, if there are any. Raises InputError without a tokenizer to read them."""
+    """Returns the criterion of the stop texts, if there are any. Raises InputError without a tokenizer to read them."""
     if texts is None:
         return []
     if tokenizer is None:
@@ -204,11 +204,11 @@ SPEED = frozenset({"use_cache", "logits_to_keep", "cache_position", "output_atte
 
 
 def require_tokens_alone(model: Any, tokens: Tensor, inputs: Mapping[str, Any]) -> None:
-    """Raises InputError for a model whose method `prepare_inputs_for_generation` was replaced to add to the tokens.
+    """Raises InputError for a model whose `prepare_inputs_for_generation` was replaced to add inputs to the tokens.
 
-    peft replaces it for every adapter: an adapter of weights, such as LoRA, prepares what the model itself does, and
-    prompt tuning, P-tuning and prefix tuning add inputs, which a loop that scores trees of tokens cannot give.
-    tokens [B, T] are the prompts, `inputs` what `generate` hands on with them.
+    peft replaces it for every adapter. An adapter of weights, such as LoRA, prepares the model's own inputs; prompt
+    tuning, P-tuning and prefix tuning add inputs, which a loop that scores trees of tokens cannot provide. tokens [B,
+    T] are the prompts, `inputs` the further ones that `generate` passes.
     """
     own = vars(model).get(METHOD)
     if own is None:
@@ -224,7 +224,7 @@ def require_tokens_alone(model: Any, tokens: Tensor, inputs: Mapping[str, Any]) 
 
 
 def _differences(plain: Mapping[str, Any], prepared: Mapping[str, Any]) -> list[str]:
-    """The names of inputs that change a forward pass and are not those of the plain model."""
+    """Returns the names of inputs that affect a forward pass and differ from those of the plain model."""
     names = sorted((plain.keys() | prepared.keys()) - SPEED)
     return [name for name in names if not _same(plain.get(name), prepared.get(name))]
 

@@ -23,16 +23,16 @@ WARPERS = {
     theirs.TopPLogitsWarper: "top_p",
     theirs.MinPLogitsWarper: "min_p",
 }
-"""The warpers that are fields of Sampling, in the order in which Sampling applies them."""
+"""Warpers that are fields of Sampling, in the order in which Sampling applies them."""
 
 STATEFUL = (theirs.UnbatchedClassifierFreeGuidanceLogitsProcessor, theirs.SynthIDTextWatermarkLogitsProcessor)
 
 
 def row_samplings(processors: Sequence[Any], prompts: Tensor, padding: Sequence[int], sample: bool) -> list[Sampling]:
-    """The sampling settings of each row: prompts [B, T], of whose rows the first `padding` tokens are padding.
+    """Returns the sampling settings of each row of prompts [B, T], which begin with `padding` tokens of padding.
 
-    Processors see a row as `generate` shows it to them, with its padding, and at its place in the batch. Raises
-    InputError for one of transformers' own that keeps a state.
+    Processors see a row as in `generate`, with its padding and at its index in the batch. Raises InputError for one of
+    transformers' own that keeps a state.
     """
     for processor in processors:
         if isinstance(processor, STATEFUL):
@@ -47,9 +47,9 @@ def row_samplings(processors: Sequence[Any], prompts: Tensor, padding: Sequence[
 
 
 def _split(processors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The processors that stay, and the warpers after them as fields of Sampling, which are faster.
+    """Splits off the last warpers as fields of Sampling, which are faster; returns the other processors and these.
 
-    A warper is only translated when nothing but translated warpers follow it in Sampling's order.
+    A warper is only translated if nothing but translated warpers follow it in Sampling's order.
     """
     rest, order = list(processors), list(WARPERS)
     fields: dict[str, Any] = {"temperature": 1.0}
@@ -63,19 +63,19 @@ def _split(processors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _translates(processor: Any) -> bool:
-    """Returns whether Sampling does the same: a warper that keeps one token at least, and bans the others."""
+    """Returns whether Sampling is equivalent: a warper that keeps at least one token, and bans the others."""
     keeps, fills = getattr(processor, "min_tokens_to_keep", 1), getattr(processor, "filter_value", -math.inf)
     return type(processor) in WARPERS and keeps == 1 and fills == -math.inf
 
 
 def _for_row(processors: tuple[Any, ...], row: int, prompts: Tensor, padding: int) -> tuple[Processor, ...]:
-    """The processors as one row sees them; the very same objects where nothing in them belongs to a row."""
+    """Returns the processors as one row sees them; unchanged objects if they do not depend on the row."""
     own = tuple(_of_row(processor, row, prompts) for processor in processors)
     return (Padded(own, prompts[row, :padding]),) if own and padding else own
 
 
 def _of_row(processor: Any, row: int, prompts: Tensor) -> Processor:
-    """The processor for the nodes of this row alone."""
+    """Returns the processor for the nodes of this row alone."""
     prompt = prompts[row]
     if not _is_pure(processor):
         return Forked(processor, row, len(prompts))
@@ -94,16 +94,16 @@ def _of_row(processor: Any, row: int, prompts: Tensor) -> Processor:
 
 
 def _is_pure(processor: Any) -> bool:
-    """Returns whether a processor keeps no state and treats all rows alike: transformers' own, or an unchangeable."""
+    """Returns whether a processor keeps no state and treats all rows equally: transformers' own, or immutable."""
     kind = type(processor)
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return frozen or kind.__module__ == theirs.__name__
 
 
 class Padded:
-    """Processors that see a row with the padding before it, as `generate` has it.
+    """Processors that see a row with the padding before it, as in `generate`.
 
-    Lengths are counted, n-grams found and texts hashed over the whole row there, its padding included.
+    There, lengths, n-grams and hashes of texts include the padding.
     """
 
     def __init__(self, processors: tuple[Processor, ...], padding: Tensor) -> None:
@@ -111,7 +111,7 @@ class Padded:
         self._padding = padding
 
     def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """The processed scores [N, V] of nodes with tokens [N, T]."""
+        """Returns the processed scores [N, V] of nodes with tokens [N, T]."""
         padding = self._padding.to(tokens.device).expand(len(tokens), -1)
         whole = torch.cat([padding, tokens], 1)
         for processor in self._processors:
@@ -127,7 +127,7 @@ class EncoderPenalty:
         self._prompt = prompt
 
     def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """The processed scores [N, V] of nodes with tokens [N, T]."""
+        """Returns the processed scores [N, V] of nodes with tokens [N, T]."""
         prompt = self._prompt.to(scores.device).expand(len(scores), -1)
         found = scores.gather(1, prompt)
         return scores.scatter(1, prompt, torch.where(found < 0, found * self._penalty, found / self._penalty))
@@ -136,19 +136,19 @@ class EncoderPenalty:
 class PrefixConstraint:
     """`PrefixConstrainedLogitsProcessor` of one row.
 
-    A draft may contain a token that is not allowed. Tokens after it are never reached, so the function need not have an
-    answer there.
+    A draft may contain a token that is not allowed. Tokens after it are never reached, so the function need not return
+    anything for them.
     """
 
     def __init__(self, allowed: Callable[[int, Tensor], list[int]], row: int) -> None:
         self._allowed = allowed
         self._row = row
-        self._answers: dict[tuple[int, ...], list[int]] = {}  # of the texts of one tree
+        self._answers: dict[tuple[int, ...], list[int]] = {}  # answers for the texts of one tree
         self._length = 0
 
     def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """The processed scores [N, V] of nodes with tokens [N, T]."""
-        if tokens.shape[1] <= self._length:  # the root of the next tree: nodes come by their depth
+        """Returns the processed scores [N, V] of nodes with tokens [N, T]."""
+        if tokens.shape[1] <= self._length:  # the root of the next tree, since nodes are ordered by depth
             self._answers = {}
         self._length = tokens.shape[1]
         answered = [index for index, text in enumerate(tokens) if self._ask(text)]
@@ -161,7 +161,7 @@ class PrefixConstraint:
         return processed
 
     def _ask(self, text: Tensor) -> bool:
-        """Returns whether there is an answer for a text, or no need of one."""
+        """Returns whether there is an answer for a text, or none is needed."""
         known = tuple(text.tolist())
         parent_answer = self._answers.get(known[:-1])
         try:

@@ -1,4 +1,4 @@
-"""The arguments of transformers' `generate`: what a custom loop does exactly, what it refuses, and when rows end."""
+"""Arguments of transformers' `generate`: which ones a custom loop supports or refuses, and when rows end."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ FORWARD = frozenset(
 """Forward-pass inputs prepared by `generate` that a custom loop may ignore."""
 
 KINDS = frozenset({"mm_token_type_ids", "token_type_ids"})
-"""Marks of the tokens that stand for an image: all 0 in a text."""
+"""Marks of tokens that stand for an image: all 0 in a text."""
 
 IMAGES = "mm_encoder_outputs"
 """Mapping that `generate` makes of a call's images; empty for a text."""
@@ -205,12 +205,12 @@ def refusal(config: Any, arguments: Mapping[str, Any], inputs: Mapping[str, Any]
 
 
 def _is_of_a_text(name: str, value: Any) -> bool:
-    """Returns whether a model of images and texts gets this of a text alone."""
+    """Returns whether a model of images and texts receives this input for a text alone."""
     return (name in KINDS and not value.any()) or (name == IMAGES and not value)
 
 
 def unknown_fields(config_class: type[Any]) -> frozenset[str]:
-    """The fields of the installed GenerationConfig that are not in the list."""
+    """Returns the fields of the installed GenerationConfig that are not in the list."""
     return frozenset(name for name in vars(config_class()) if not name.startswith("_")) - FIELDS.keys()
 
 
@@ -218,16 +218,16 @@ class Ends:
     """Stopping rules of one call's rows, for each row by itself or for all together.
 
     With an end-of-sequence token, a row that has ended is filled with padding. Without one, `generate` continues it
-    until the last row has ended, so all rows have the same length.
+    until the last row has ended, so all rows have equal lengths.
     """
 
     def __init__(self, criteria: Sequence[Any], prompts: Tensor) -> None:
         lengths = [criterion for criterion in criteria if type(criterion) is theirs.MaxLengthCriteria]
         tokens = [criterion for criterion in criteria if type(criterion) is theirs.EosTokenCriteria]
         self.new_tokens = max(1, min(int(criterion.max_length) for criterion in lengths) - prompts.shape[1])
-        """The most tokens of a row."""
+        """Maximum number of tokens of a row."""
         self.tokens = frozenset(token for criterion in tokens for token in criterion.eos_token_id.tolist())
-        """The tokens that end a row."""
+        """Tokens that end a row."""
         self._rest = [criterion for criterion in criteria if criterion not in lengths and criterion not in tokens]
         self._together = not any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._prompts = prompts
@@ -235,7 +235,7 @@ class Ends:
 
     @property
     def stops(self) -> bool:
-        """True if `stop` has to be called."""
+        """True if `stop` must be called."""
         return bool(self._rest)
 
     def stop(self, entry: Entry) -> bool:

@@ -49,7 +49,7 @@ class Diagnosis:
     chain: list[float] = field(default_factory=list)
     """Share of first choices that equal the target's, by depth of a chain drafted along the same text."""
     recorded: list[float] = field(default_factory=list)
-    """The same shares on held-out texts as recorded in training; empty if there is no record."""
+    """Shares on held-out texts that training recorded, as in `chain`; empty without a record."""
     steps: int | None = None
     """Number of training steps; None if not recorded."""
 

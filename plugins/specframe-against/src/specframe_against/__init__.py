@@ -1,4 +1,4 @@
-"""Certificates of other people's acceptance functions and servers, as a plugin; importing this imports no torch."""
+"""Certificates of other people's acceptance functions and servers; importing this package imports no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Exponential races and Gumbel noise that fork when the winner is asked for.
+"""Exponential races and Gumbel noise that fork when the winner is determined.
 
-For independent exponential numbers E_i, the i of the largest w_i / E_i is a draw from the law w, and log w_i + g_i with
-Gumbel noise g_i = -log E_i is the same race in logarithms. Code that samples so looks at the winner alone; so the
-numbers need no values, only the weights they race with.
+For independent exponential numbers E_i, the i with the largest w_i / E_i is a draw from the law w, and log w_i + g_i
+with Gumbel noise g_i = -log E_i is the same race in logarithms. Code that samples in this way uses only the winner, so
+the numbers need no values, only the weights of the race.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HINT = "write a wrapper that makes the same decision with torch.multinomial"
 
 
 class Exponential:
-    """An exponential number, good for one race."""
+    """An exponential number, which can be used in one race."""
 
     __slots__ = ("replay", "spent")
 
@@ -35,21 +35,21 @@ class Exponential:
 class Race:
     """Stand-in for exponential or Gumbel noise: `w / E` or `E / w` elementwise, or their logarithm.
 
-    It can be multiplied and divided by weights, shifted by their logarithms, and asked for the winner; anything that
-    would read the numbers themselves raises InputError.
+    It can be multiplied and divided by weights, shifted by their logarithms, and asked for the winner. Any use of the
+    numbers themselves raises InputError.
     """
 
     clocks: np.ndarray
-    weights: np.ndarray  # of the same shape
+    weights: np.ndarray  # of equal shape
     inverse: bool = True  # E / w rather than w / E
     logarithm: bool = False
     negative: bool = False
 
-    __array_ufunc__ = None  # numpy arrays leave arithmetic with it to it
+    __array_ufunc__ = None  # makes numpy arrays defer arithmetic to this class
 
     @classmethod
     def fresh(cls, replay: BranchReplay, shape: Sequence[int]) -> Race:
-        """Exponential numbers of mean 1."""
+        """Returns exponential numbers of mean 1."""
         clocks = np.empty(tuple(shape), dtype=object)
         for index in np.ndindex(*clocks.shape):
             clocks[index] = Exponential(replay)
@@ -59,7 +59,7 @@ class Race:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """torch's operators on a race, or with a race on the right."""
+        """Handles torch's operators on a race, or with a race on the right."""
         name = func.__name__.strip("_")
         if args and isinstance(args[0], Race) and hasattr(cls, name):
             return getattr(args[0], name)(*args[1:], **(kwargs or {}))
@@ -75,7 +75,7 @@ class Race:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape, as of a tensor."""
+        """The shape, as of a tensor."""
         return torch.Size(self.clocks.shape)
 
     def __getitem__(self, index: Any) -> Race:
@@ -135,12 +135,12 @@ class Race:
         return -self + other
 
     def argmax(self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None, out: Any = None) -> Any:
-        """The winner, a draw; as a tensor's argmax."""
+        """Returns the winner, which is a draw, in the form of a tensor's argmax."""
         self._need(self.inverse == self.negative, "the loser of a race")
         return self._winner(dim if axis is None else axis, keepdim)
 
     def argmin(self, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None, out: Any = None) -> Any:
-        """The winner, a draw; as a tensor's argmin."""
+        """Returns the winner, which is a draw, in the form of a tensor's argmin."""
         self._need(self.inverse != self.negative, "the loser of a race")
         return self._winner(dim if axis is None else axis, keepdim)
 
@@ -157,7 +157,7 @@ class Race:
             raise InputError(f"the code takes {what} of exponential or Gumbel numbers; {HINT}")
 
     def _weighed(self, factor: Any, inverse: bool) -> Race:
-        """Weights times the factor, or divided by it where the numbers are E / w."""
+        """Returns weights times the factor, or divided by it if the numbers are E / w."""
         numbers = _numbers(factor)
         clocks, weights, numbers = np.broadcast_arrays(self.clocks, self.weights, numbers)
         if clocks.size > self.clocks.size:
@@ -179,7 +179,7 @@ class Race:
 
 
 class Held(Tensor):
-    """A tensor that `exponential_` or `uniform_` filled; operations on it act on its numbers."""
+    """A tensor filled by `exponential_` or `uniform_`; operations on it use its stand-in numbers."""
 
     numbers: Any
 
@@ -187,7 +187,7 @@ class Held(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """The function on the numbers."""
+        """Applies the function to the numbers."""
         args = tuple(_let_go(arg) for arg in args)
         first = args[0] if args else None
         if not isinstance(first, Tensor):
@@ -200,8 +200,8 @@ class Held(Tensor):
 
     @classmethod
     def fill(cls, like: Tensor, numbers: Any) -> Tensor:
-        """The tensor, which from now on stands for the numbers."""
-        like.__class__ = cls  # the code that has the tensor in hand sees them, too
+        """Returns the tensor, which from now on stands for the numbers."""
+        like.__class__ = cls  # so that other references to the tensor see the numbers, too
         vars(like)["numbers"] = numbers
         return like
 
@@ -211,7 +211,7 @@ def _let_go(value: Any) -> Any:
 
 
 def _run(clocks: np.ndarray, weights: np.ndarray) -> int:
-    """The winner of one race."""
+    """Returns the winner of one race."""
     if any(clock.spent for clock in clocks):
         raise InputError(f"the code uses exponential or Gumbel numbers for two races; {HINT}")
     for clock in clocks:
@@ -230,18 +230,18 @@ def _numbers(value: Any) -> np.ndarray:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A tensor's or anyone's numbers on the host, in float64."""
+    """Returns the values of a tensor or array on the host, in float64."""
     if isinstance(value, Tensor):
         value = value.detach().double().cpu().numpy()
     return np.asarray(value, dtype=np.float64)
 
 
 def lacking(name: str, cast: Callable[..., Any], what: str) -> Any:
-    """Returns a replacement for an attribute that tensors have and a random number, called `what`, lacks.
+    """Returns a replacement for a tensor attribute that a random number, called `what`, does not have.
 
     `.float` is a cast. Raises InputError for anything that would read the number.
     """
-    if name == "float":  # as a name in a class it would hide the type
+    if name == "float":  # a class attribute of this name would hide the type
         return cast
     if name.startswith("__"):
         raise AttributeError(name)

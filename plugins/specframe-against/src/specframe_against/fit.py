@@ -1,4 +1,4 @@
-"""Tests of counted outcomes against a distribution, and the total variation that such a test notices."""
+"""Goodness-of-fit tests of counted outcomes, and the total variation that such a test detects."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from scipy.special import chdtrc, chdtri, chndtrinc
 
 LEAST = 5.0
-"""Expected count from which an outcome is a cell of its own; the others are counted together."""
+"""Expected count from which an outcome has its own cell; others are counted together."""
 NEVER = 1e-6
-"""Expected count below which the others have no probability but for rounding: one that is counted is an error."""
+"""Expected count below which the remaining probability is a rounding error: a counted outcome is then an error."""
 LEVEL = 1e-6
 """Probability with which a test refuses samples that do follow the distribution."""
 POWER = 0.99
-"""Probability with which a test refuses samples that are `detectable` off."""
+"""Probability with which a test refuses samples whose distribution differs by `detectable`."""
 
 
 @dataclass(frozen=True)
 class FitTest:
-    """The result of a test."""
+    """Result of a test."""
 
     samples: int
     freedom: int
     """Degrees of freedom; 0 if no outcome is expected often enough to be tested."""
     statistic: float
     p: float
-    """Probability of a statistic this large where the samples follow the distribution."""
+    """Probability of a statistic at least this large if the samples follow the distribution."""
     detectable: float | None
-    """Total variation of the outcomes' distribution from which a test refuses with probability `POWER`."""
+    """Total variation between the distributions from which the test refuses with probability `POWER`."""
     worst: Any
-    """The outcome whose count is farthest off, with the expected and the found count."""
+    """The outcome with the largest deviation, with its expected and actual count."""
     wanted: float
     got: int
 
@@ -43,12 +43,12 @@ class FitTest:
         return self.p < LEVEL
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures, for JSON."""
+        """Returns all values as data for JSON."""
         return asdict(self)
 
 
 def fit_counts(counts: Mapping[Any, int], law: Mapping[Any, float]) -> FitTest:
-    """Compares counts of outcomes with their probabilities, by a G-test."""
+    """Compares counts of outcomes with their probabilities by a G-test."""
     cells = _cells(counts, law)
     samples, freedom = sum(counts.values()), len(cells) - 1
     if freedom < 1:
@@ -59,10 +59,10 @@ def fit_counts(counts: Mapping[Any, int], law: Mapping[Any, float]) -> FitTest:
 
 
 def fit_ranks(ranks: Sequence[int], laws: np.ndarray) -> FitTest:
-    """Compares the ranks of drawn tokens, 0 the likeliest, with the probabilities [n, R] that each draw gave its ranks.
+    """Compares ranks of drawn tokens, 0 the most likely, with the probabilities [n, R] of the ranks in each draw.
 
-    The last rank stands for all others; those that are too rare are counted with them. The statistic is that of
-    Pearson, under the exact covariance of the counts.
+    The last rank stands for all others; ranks that are too rare are added to it. The statistic is Pearson's, with the
+    exact covariance of the counts.
     """
     often = [rank for rank in range(laws.shape[1] - 1) if laws[:, rank].sum() >= LEAST]
     if often and (1 - laws[:, often].sum(1)).sum() < LEAST:
@@ -83,10 +83,10 @@ def fit_ranks(ranks: Sequence[int], laws: np.ndarray) -> FitTest:
 
 
 def _fit(samples: int, freedom: int, statistic: float, worst: tuple[Any, float, int]) -> FitTest:
-    """The result.
+    """Returns the result of a test.
 
-    By Pinsker's inequality, samples of a distribution at total variation d have a statistic of noncentrality 4 n d^2 at
-    least; so has Pearson's.
+    By Pinsker's inequality, samples of a distribution at total variation d have a statistic with noncentrality at least
+    4 n d^2; so has Pearson's.
     """
     noticed = chndtrinc(chdtri(freedom, LEVEL), freedom, 1 - POWER)
     return FitTest(
@@ -95,7 +95,7 @@ def _fit(samples: int, freedom: int, statistic: float, worst: tuple[Any, float, 
 
 
 def _cells(counts: Mapping[Any, int], law: Mapping[Any, float]) -> list[tuple[Hashable, float, int]]:
-    """The outcomes, or outcomes together, that are expected often enough, with their expected and found counts."""
+    """Returns the outcomes, or groups of outcomes, that are expected often enough, with expected and actual counts."""
     total = sum(counts.values())
     found = [(outcome, total * mass, counts.get(outcome, 0)) for outcome, mass in law.items() if total * mass >= LEAST]
     wanted, got = total - sum(cell[1] for cell in found), total - sum(cell[2] for cell in found)

@@ -50,19 +50,19 @@ from specframe_against.patches import forking
 from specframe_against.replay import BranchReplay, Outcome, replay_outcomes
 
 MOST_PATHS = 1000
-"""A draft of more cannot be enumerated: each of its tokens is a choice."""
+"""Maximum number of paths of a draft that can be enumerated: each of its tokens is a choice."""
 SHOWN = 1000
 """Number of runs between two progress reports."""
 Law = tuple[float, ...]
 
 
 Choose = Callable[[Sequence[float]], int]
-"""Makes a choice that is not the function's, which token is drafted: an option, by weights that are a law."""
+"""Makes a choice outside of the function, such as the drafted token: an option, by weights that form a law."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A drafted token, with the path to it and the law it was drawn from."""
+    """A drafted token, with its path and the law it was drawn from."""
 
     path: Outcome
     q: Law
@@ -81,7 +81,7 @@ class Foreign:
         length: int,
         tolerance: float,
     ) -> None:
-        """The function over the target's law `p` and the drafter's `q` of the token after a context.
+        """Wraps the function over the target's law `p` and the drafter's `q` of the token after a context.
 
         The joint law of the first `length` tokens is enumerated; choices are drawn from weights that sum to 1 within
         the tolerance. Raises InputError for attributes of the function that define no draft.
@@ -97,7 +97,7 @@ class Foreign:
         self.p, self.q = cache(p), cache(q)
 
     def enumerate(self, *, budget: int, progress: Callable[[EnumerationProgress], None] | None = None) -> Enumeration:
-        """The law of the first tokens it emits over iterated cycles."""
+        """Enumerates the law of the first tokens emitted over repeated cycles."""
         replay = BranchReplay(tolerance=self.tolerance)
         with forking(replay):
             return replay_outcomes(
@@ -105,9 +105,9 @@ class Foreign:
             )
 
     def sample(self, samples: int, seed: int = 0, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-        """A G-test of the first tokens that it emits in runs with random numbers of its own; see `FitTest.as_dict`.
+        """Tests the first tokens emitted in runs with the function's own random numbers; returns `FitTest.as_dict`.
 
-        `progress` is called with the number of runs so far. Global generators are seeded, and afterwards as they were.
+        `progress` is called with the number of runs so far. Global generators are seeded, and restored afterwards.
         """
         dice, counts = random.Random(seed), Counter[Outcome]()
         with _seeded(seed):
@@ -119,7 +119,7 @@ class Foreign:
         return {**fit.as_dict(), "tokens": self.length, "refused": fit.refused}
 
     def emit(self, choose: Choose) -> Outcome:
-        """The first tokens of one branch."""
+        """Returns the first tokens of one branch."""
         tokens: Outcome = ()
         while len(tokens) < self.length:
             tokens = (*tokens, *self.cycle(choose, (0, *tokens)))
@@ -138,7 +138,7 @@ class Foreign:
         return (*paths[which][:accepted], token)
 
     def children(self, choose: Choose, context: Outcome, branch: list[Node], width: int) -> list[Node]:
-        """The drafted children below a branch."""
+        """Returns the drafted children below a branch."""
         prefix = branch[-1].path if branch else ()
         law = self.q((*context, *prefix))
         found = []
@@ -156,7 +156,7 @@ class Foreign:
         return found
 
     def read(self, answer: Any, paths: int) -> tuple[int, int, int]:
-        """The function's answer as (path, accepted, token)."""
+        """Parses the function's answer as (path, accepted, token)."""
         try:
             numbers = [int(part) for part in answer]
         except (TypeError, ValueError, RuntimeError) as error:
@@ -173,7 +173,7 @@ class Foreign:
         return which, accepted, token
 
     def target_law(self) -> dict[Outcome, float]:
-        """Plain autoregressive sampling's law of the first tokens."""
+        """Returns the law of the first tokens under plain autoregressive sampling."""
         law: dict[Outcome, float] = {(): 1.0}
         for _ in range(self.length):
             law = {
@@ -185,7 +185,7 @@ class Foreign:
 
 
 def _widths(accept: Callable[..., Any]) -> list[int]:
-    """The function's `widths`. Raises InputError where they are no numbers of children, or too many."""
+    """Returns the function's `widths`. Raises InputError if they are not numbers of children, or too many."""
     given = getattr(accept, "widths", [1, 1])
     widths = list(given) if isinstance(given, Sequence) else []
     if not widths or not all(type(width) is int and width > 0 for width in widths):
@@ -201,7 +201,7 @@ def _drawn(dice: random.Random, weights: Sequence[float]) -> int:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the generators of torch, random and numpy that foreign code uses unless it has one of its own."""
+    """Seeds the global generators of torch, random and numpy, which foreign code uses unless it has its own."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Replaces the random functions that are known by forking ones while foreign code is enumerated."""
+"""Replacement of known random functions by forking ones while foreign code is enumerated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from specframe_against.replay import BranchReplay
 from specframe_against.uniform import HINT, LazyTensor
 
 OWN = ("torch", "numpy", "random", "specframe", "specframe_against")
-"""Packages whose own references to random functions stay as they are."""
+"""Packages whose own references to random functions are not replaced."""
 
 
 class Forking:
-    """torch's, random's and numpy's functions over a replay."""
+    """Forking versions of torch's, random's and numpy's functions."""
 
     def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
@@ -183,7 +183,7 @@ def forking(replay: BranchReplay) -> Iterator[None]:
 
 
 def _copies(new: dict[int, Any]) -> list[tuple[Any, str, Any, Any]]:
-    """Modules that hold such a function under a name of their own: `from random import random`."""
+    """Returns modules that refer to such a function by their own name: `from random import random`."""
     found = []
     for module in list(sys.modules.values()):
         if module is None or getattr(module, "__name__", "").split(".")[0] in OWN:

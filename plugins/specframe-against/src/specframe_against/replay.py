@@ -1,4 +1,4 @@
-"""One branch at a time in plain Python: for code that is not batched, above all other people's."""
+"""Enumeration of one branch at a time in plain Python, for code that is not batched, such as foreign code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from specframe import InputError
 from specframe.plugin import Enumeration, EnumerationProgress
 
 MOST_CHOICES = 256
-"""A branch of more does not end: it draws until something happens."""
+"""Number of choices in a branch above which it is considered endless."""
 SHOWN_SECONDS = 0.2
-"""Interval between progress reports; the first branch is always reported."""
+"""Seconds between progress reports; the first branch is always reported."""
 
 Outcome = tuple[int, ...]
 
 
 @dataclass
 class _Fork:
-    """A choice on the current branch: the options left to try, the one being tried first."""
+    """A choice on the current branch: the remaining options, the current one first."""
 
     total: int
     options: list[tuple[int, float]]
@@ -28,7 +28,7 @@ class _Fork:
 
 @dataclass
 class BranchReplay:
-    """The choices of one branch at a time, replayed depth first; `choose` is all it offers."""
+    """The choices of one branch at a time, replayed depth first; foreign code only uses `choose`."""
 
     cut: float = 1e-13
     tolerance: float = 1e-6
@@ -42,7 +42,7 @@ class BranchReplay:
         self._position, self.weight = 0, 1.0
 
     def choose(self, weights: Sequence[float]) -> int:
-        """One option, forking over all of them. The weights must be a law."""
+        """Returns one option, forking over all of them. The weights must form a law."""
         total = math.fsum(weights)
         if not abs(total - 1) <= self.tolerance or min(weights) < -self.tolerance:
             raise InputError(f"a choice among weights {list(weights)} that sum to {total!r} instead of 1")
@@ -70,7 +70,7 @@ class BranchReplay:
         return option
 
     def end(self) -> bool:
-        """Ends the branch; whether there is another one."""
+        """Ends the branch; returns whether there is another one."""
         if self._position != len(self._path):
             raise InputError("replaying, the run made fewer choices than before: it has state of its own")
         while self._path:
@@ -88,9 +88,9 @@ def replay_outcomes(
     budget: int = 1_000_000,
     progress: Callable[[EnumerationProgress], None] | None = None,
 ) -> Enumeration:
-    """The law of the output of `program`, one branch at a time, depth first; `budget` is the most branches.
+    """Returns the law of the output of `program`, one branch at a time, depth first; at most `budget` branches.
 
-    `replay` is the source of choices, for code that must know it before the enumeration starts.
+    `replay` is the source of choices, for code that needs it before the enumeration starts.
     """
     start = due = perf_counter()
     replay = replay or BranchReplay()

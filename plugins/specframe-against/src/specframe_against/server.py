@@ -1,10 +1,10 @@
-"""A running server tested through its OpenAI endpoint: do the tokens that it emits follow its target's distribution?
+"""Test of a running server through its OpenAI endpoint: do its tokens follow the target's distribution?
 
-What a server decodes with speculation are a completion's second token and those after it. Every token comes with the
-probabilities of the likeliest: how often it is the likeliest, the second, the third .. is compared with those. First
-tokens, which follow the prompt's forward pass without any draft, are tested alike, as a control: they show whether the
-server draws by its log-probabilities at all. Whether those of drafted tokens are the target's is seen from prompts
-that hold the same text, after which the same token is the first one.
+The second and later tokens of a completion may be drafted. Every token comes with the probabilities of the most likely
+tokens; the test compares how often it is the most likely, the second, the third ... with these. First tokens, which
+follow the prompt's forward pass without a draft, are tested in the same way as a control, which shows whether the
+server draws by its log-probabilities at all. Whether the log-probabilities of drafted tokens are the target's is tested
+with prompts that contain the same text, after which the token is the first one.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from specframe_against.fit import fit_ranks
 KEY = "SPECFRAME_API_KEY"
 """The environment variable whose value is sent as the bearer token."""
 LOGPROBS = (20, 5)
-"""Numbers of alternatives to ask for: the first that the server grants."""
+"""Numbers of alternatives to request; the first one that the server grants is used."""
 TOKENS = 4
-"""Tokens of a completion."""
+"""Number of tokens of a completion."""
 RANKS = 10
-"""Most ranks that are counted one by one; they are fewer than the server gives, since two tokens may share a text."""
+"""Maximum number of ranks counted separately; fewer than the server returns, because two tokens may share a text."""
 COMPARED = 8
-"""Texts of each length, the most frequent, whose log-probabilities are compared with those after a prompt."""
+"""Number of most frequent texts of each length whose log-probabilities are compared with those after a prompt."""
 NEAR = 0.05
-"""Total variation up to which two forward passes over one text may differ by arithmetic, as in bfloat16 and batches."""
+"""Total variation by which two passes over one text may differ through arithmetic, as in bfloat16 and batches."""
 MOST_ENDED = 0.005
-"""Share of completions that may end early: an end is a token that most servers do not list, so it is not counted."""
+"""Share of completions that may end early: most servers do not list the end token, so it is not counted."""
 CONCURRENCY = 8
 SECONDS = 300.0
-"""Time that an answer may take."""
+"""Maximum number of seconds for an answer."""
 BROKEN = "\ufffd"
-"""Part of a character: tokens with it may share their text."""
+"""Mark of an incomplete character: tokens with it may share their text."""
 COUNTER = re.compile(r"^[\w:]*accepted_tokens(?:_total)?(?:\{[^}\n]*\})? ([\d.eE+-]+)", re.MULTILINE)
 """Matches a metric of accepted draft tokens."""
 TEXTS = ("The three primary colours are", "def fibonacci(n):\n    ", "Once upon a time, there was a")
@@ -52,13 +52,13 @@ Law = dict[str, float]
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer, token by token."""
+    """A completion, token by token."""
 
     tokens: tuple[str, ...]
     laws: tuple[Law, ...]
-    """Probabilities of the likeliest tokens at each position, without the drawn one where it is not one of them."""
+    """Probabilities of the most likely tokens at each position, without the drawn one if it is not among them."""
     prompt: int | None
-    """Number of the prompt's tokens; None if the server does not state it."""
+    """Number of prompt tokens; None if the server does not report it."""
 
     def law(self, place: int) -> Law:
         """Probabilities of the likeliest tokens at a position, without those that are parts of characters."""
@@ -89,7 +89,7 @@ class ServerProbe:
         self._body = dict(body or {})
         self._logprobs = LOGPROBS[-1]
         self.ranks = 0
-        """Number of ranks to count, once something was asked."""
+        """Number of ranks to count, known after the first request."""
         self.model = model or self._first_model()
 
     def _first_model(self) -> str:
@@ -100,7 +100,7 @@ class ServerProbe:
             raise InputError(f"{self.url} lists no model: name one with --model") from None
 
     def begin(self, text: str) -> Completion:
-        """The first completion of a text; finds out how many alternatives the server gives."""
+        """Returns the first completion of a text, and determines how many alternatives the server returns."""
         for count in LOGPROBS:
             self._logprobs, self.ranks = count, min(count - 1, RANKS)
             try:
@@ -111,7 +111,7 @@ class ServerProbe:
         raise AssertionError
 
     def complete(self, text: str, tokens: int, seed: int = 0) -> Completion:
-        """A completion of at most `tokens` tokens, drawn at temperature 1."""
+        """Returns a completion of at most `tokens` tokens, drawn at temperature 1."""
         body = {
             "model": self.model,
             "prompt": text,
@@ -125,11 +125,11 @@ class ServerProbe:
         return self._completion(self._read(self._send("POST", f"{self.url}/completions", body)))
 
     def _likeliest(self, law: Law) -> Law:
-        """As many of the alternatives as were asked for: some servers add the token that was drawn."""
+        """Returns the requested number of alternatives: some servers add the drawn token."""
         return dict(sorted(law.items(), key=lambda entry: -entry[1])[: self._logprobs])
 
     def accepted(self) -> float | None:
-        """The drafted tokens that it has accepted so far, by its metrics; None if they do not count them."""
+        """Returns the number of drafted tokens accepted so far, by the server's metrics; None if they lack it."""
         try:
             text = self._client.get(re.sub(r"/v\d+$", "", self.url) + "/metrics").text
         except httpx2.HTTPError:
@@ -144,7 +144,7 @@ class ServerProbe:
             raise InputError(f"{self.url} cannot be reached: {type(error).__name__}: {error}") from None
 
     def _read(self, reply: httpx2.Response) -> Any:
-        """The content of a reply. Raises InputError with the server's reason if it is none."""
+        """Returns the content of a reply. Raises InputError with the server's reason if there is none."""
         if reply.status_code >= 400:
             hint = f"; set {KEY}" if reply.status_code in (401, 403) else ""
             raise InputError(f"{self.url} answers HTTP {reply.status_code}: {' '.join(reply.text.split())[:200]}{hint}")
@@ -166,7 +166,7 @@ class ServerProbe:
 
 
 def _entries(logprobs: Any) -> Iterator[tuple[str, Law]]:
-    """Yields each token and the probabilities of the likeliest, in OpenAI's form of completions or that of chats."""
+    """Yields each token and the probabilities of the most likely, from OpenAI's form for completions or for chats."""
     if "content" in logprobs:
         for entry in logprobs["content"]:
             yield entry["token"], {each["token"]: exp(each["logprob"]) for each in entry["top_logprobs"]}
@@ -183,7 +183,7 @@ def certify_server(
     body: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """The findings of `probe` about the server at an address, by `TEXTS` where no texts are given."""
+    """Returns the findings of `probe` about the server at an address, with `TEXTS` if no texts are given."""
     return probe(ServerProbe(url, model, body), samples, texts or TEXTS, announce)
 
 
@@ -192,7 +192,7 @@ def probe(
 ) -> dict[str, Any]:
     """Draws completions of each text and tests their tokens, position by position; returns the findings for JSON.
 
-    Raises InputError for a server that cannot be asked.
+    Raises InputError for a server that cannot be tested.
     """
     before = server.accepted()
     drawn: list[tuple[str, Completion]] = []
@@ -224,7 +224,7 @@ def probe(
 
 
 def _position(place: int, answers: Sequence[Completion], count: int) -> dict[str, Any]:
-    """The test of one position's tokens, by `count` ranks and all others."""
+    """Returns the test of one position's tokens, by `count` ranks and all others."""
     ranks: list[int] = []
     laws = np.zeros((len(answers), count + 1))
     for answer in answers:
@@ -249,9 +249,9 @@ def _frequent(drawn: Sequence[tuple[str, Completion]]) -> Iterator[tuple[str, Co
 
 
 def _distance(server: ServerProbe, text: str, answer: Completion, place: int) -> float | None:
-    """Total variation between a position's distribution and that after a prompt of the same text.
+    """Returns the total variation between a position's distribution and that after a prompt of its text.
 
-    None if the prompt's tokens are others than those of the text and the completion.
+    None if the prompt's tokens differ from those of the text and the completion.
     """
     begun = "".join(answer.tokens[:place])
     again = server.complete(text + begun, 1)

@@ -15,14 +15,14 @@ from specframe_against.replay import BranchReplay
 
 
 class Uniform:
-    """A uniform number in [0, 1) that is known only by the outcomes of its comparisons."""
+    """A uniform number in [0, 1), known only through the outcomes of its comparisons."""
 
     def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
         self._low, self._high = 0.0, 1.0
 
     def is_less_than(self, threshold: float) -> bool:
-        """Returns whether the number is below the threshold; forks the run when both are possible."""
+        """Returns whether the number is below the threshold; forks the run if both are possible."""
         cut = min(max(threshold, self._low), self._high)
         if self._high <= self._low:
             return self._low < threshold
@@ -51,25 +51,25 @@ class Term:
         return self.uniform.is_less_than(cut) if self.scale > 0 else not self.uniform.is_less_than(cut)
 
     def scaled(self, scale: float, shift: float) -> Term:
-        """scale * self + shift."""
+        """Returns scale * self + shift."""
         return Term(self.uniform, self.scale * scale, self.shift * scale + shift)
 
 
 class LazyTensor:
     """Stand-in for `torch.rand(...)`, `random.random()` or `numpy.random.rand(...)`.
 
-    It can be indexed, reshaped, moved, scaled, shifted and compared; comparisons give ordinary bool tensors. Anything
-    that would read the numbers themselves raises InputError.
+    It can be indexed, reshaped, moved, scaled, shifted and compared; comparisons return ordinary bool tensors. Any use
+    of the numbers themselves raises InputError.
     """
 
-    __array_ufunc__ = None  # numpy arrays leave comparisons with it to it
+    __array_ufunc__ = None  # makes numpy arrays defer comparisons to this class
 
     def __init__(self, terms: np.ndarray) -> None:
         self.terms = terms
 
     @classmethod
     def fresh(cls, replay: BranchReplay, shape: Sequence[int]) -> LazyTensor:
-        """New numbers, one per element."""
+        """Returns new numbers, one per element."""
         terms = np.empty(tuple(shape), dtype=object)
         for index in np.ndindex(*terms.shape):
             terms[index] = Term(Uniform(replay))
@@ -79,7 +79,7 @@ class LazyTensor:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """torch's operators with such a number on the right: `p > r`, `q * r`, `torch.lt(a, r)`."""
+        """Handles torch's operators with such a number on the right: `p > r`, `q * r`, `torch.lt(a, r)`."""
         name = func.__name__.strip("_")
         if name == "log" and len(args) == 1:
             return args[0].log()
@@ -99,7 +99,7 @@ class LazyTensor:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape, as of a tensor."""
+        """The shape, as of a tensor."""
         return torch.Size(self.terms.shape)
 
     device = torch.device("cpu")
@@ -188,7 +188,7 @@ class LazyTensor:
         return self._affine(0.0, lambda term, x: term.scaled(-1.0, x))
 
     def log(self) -> Race:
-        """The logarithm, minus an exponential number: half of the way to Gumbel noise."""
+        """Returns the logarithm, which is minus an exponential number, as used for Gumbel noise."""
         if any((term.scale, term.shift) != (1.0, 0.0) for term in self.terms.flat):
             raise InputError(f"the code takes the logarithm of a scaled random number; {HINT}")
         return -Race.fresh(self.terms.flat[0].uniform.replay, self.terms.shape)

@@ -1,4 +1,4 @@
-"""Reports of benches and pages of traces, as a specframe plugin; importing this imports no torch."""
+"""Reports of benches and pages of traces; importing this package imports no torch."""
 
 from __future__ import annotations
 

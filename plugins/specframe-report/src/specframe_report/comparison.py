@@ -1,4 +1,4 @@
-"""Two benches of the same prompts, compared figure by figure, with a test of whether a change exceeds chance."""
+"""Comparison of two benches of the same prompts, value by value, with a test of whether a change exceeds chance."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from specframe_report.summary import (
 )
 
 FREE = ("chat", "repeats", "seed", "sets", "limit", "check", "run_code", "bound")
-"""Settings that may differ; with others of the rest, two benches measure different things."""
+"""Settings that may differ between two benches; if others differ, they measure different things."""
 
 WORTH = 0.05
-"""Smallest change of a speedup that is explained when tau stayed."""
+"""Smallest change of a speedup that is explained if tau did not change."""
 
 Results = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure of one contestant, in both benches."""
+    """One measurement of one contestant, in both benches."""
 
     contestant: str
     figure: str
@@ -46,13 +46,13 @@ class Change:
     ratio: Estimate
     """new / old, with its interval."""
     forward: float = 1.0
-    """The factor of it that is the target's forward over drafts of one size: the machine's, or the target's code's."""
+    """Factor of the change due to the target's pass over drafts of equal size: the machine, or the target's code."""
 
     @property
     def significant(self) -> bool | None:
-        """True if the change exceeds chance: its interval excludes 1, and would without the forward pass, too.
+        """True if the change exceeds chance: its interval excludes 1, also without the forward pass's factor.
 
-        None where that is unknown: there is no interval, or all that exceeds chance is the forward pass.
+        None if unknown: there is no interval, or only the forward pass's factor exceeds chance.
         """
         if self.ratio.low is None or self.ratio.high is None:
             return None
@@ -71,16 +71,16 @@ class BenchComparison:
     changes: list[Change]
     warnings: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    """Costs of a cycle, where a speedup changed and tau did not."""
+    """Costs of a cycle, if a speedup changed and tau did not."""
     apart: tuple[float, float] | None = None
-    """Seconds between the benches, and how long one took; None where that is not known."""
+    """Seconds between the benches, and the length of one; None if unknown."""
 
 
 def compare(old: Results, new: Results, seed: int = 0) -> BenchComparison:
-    """The changes of every contestant and figure that both benches have, over the prompts that both have.
+    """Returns the changes of every contestant and measurement that both benches have, over the common prompts.
 
-    Raises InputError for benches that cannot be compared: another schema, budget, sampling or target, or
-    no contestant or prompt in common.
+    Raises InputError for benches that cannot be compared: another schema, budget, sampling or target, or no contestant
+    or prompt in common.
     """
     for results in (old, new):
         check_schema(results)
@@ -134,7 +134,7 @@ def print_comparison(comparison: BenchComparison, console: Console | None = None
 
 
 class _Side:
-    """One bench, cut to the prompts in common."""
+    """One bench, restricted to the common prompts."""
 
     def __init__(self, results: Results, prompts: Sequence[str]) -> None:
         self.results = results
@@ -142,7 +142,7 @@ class _Side:
         self.axes = replace(Axes.of(results["runs"], prompts), prompts=tuple(prompts))
 
     def measures(self, name: str) -> dict[str, Measure]:
-        """The contestant's figures that can be compared, by name."""
+        """Returns the contestant's measurements that can be compared, by name."""
         grid, found = self.grid(name), {}
         for figure, base in self._baselines(name).items():
             if base != name:
@@ -150,12 +150,12 @@ class _Side:
         return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
 
     def price(self, name: str) -> Price | None:
-        """Returns the cost of the contestant's cycle; None where no contestant decoded plainly on its target."""
+        """Returns the cost of the contestant's cycle; None if no contestant decoded plainly on its target."""
         plain = self._baselines(name).get("speedup")
         return price(self.grid(name), self.grid(plain)) if plain and plain != name else None
 
     def grid(self, name: str) -> Grid:
-        """The contestant's runs of the prompts in common."""
+        """Returns the contestant's runs of the common prompts."""
         return Grid(self.runs[name], self.axes)
 
     def _baselines(self, name: str) -> dict[str, str]:
@@ -175,7 +175,7 @@ FIGURES: dict[str, Callable[[Grid], Measure] | None] = {
 
 
 def _distance(old: Results, new: Results) -> tuple[float, float] | None:
-    """Seconds from one bench to the other, and how long one takes in the mean."""
+    """Returns the seconds from one bench to the other, and their mean length."""
     spans = [RunSpan.of(results) for results in (old, new)]
     if spans[0] is None or spans[1] is None:
         return None
@@ -183,7 +183,7 @@ def _distance(old: Results, new: Results) -> tuple[float, float] | None:
 
 
 def _explain(changes: Sequence[Change], old: Price | None, new: Price | None) -> Iterator[str]:
-    """Explains why one contestant's speedup changed where tau did not."""
+    """Explains why one contestant's speedup changed although tau did not."""
     known = {change.figure: change for change in changes}
     if old is None or new is None or "speedup" not in known or "tau" not in known:
         return
@@ -215,7 +215,7 @@ def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> No
 
 
 def _common_prompts(old: Results, new: Results) -> list[str]:
-    """The prompts both have, in the old order: the first turn of as many tokens (later ones hang on answers)."""
+    """Returns the prompts both have, in the old order, with equal first-turn lengths (later ones depend on answers)."""
     sizes = {prompt["id"]: (prompt.get("tokens") or [])[:1] for prompt in new["prompts"]}
     common = [p["id"] for p in old["prompts"] if sizes.get(p["id"]) == (p.get("tokens") or [])[:1]]
     if not common:
@@ -224,7 +224,7 @@ def _common_prompts(old: Results, new: Results) -> list[str]:
 
 
 def _common_contestants(old: Results, new: Results) -> list[str]:
-    """The contestants that ran in both, on the same target."""
+    """Returns the contestants that ran in both, on the same target."""
     runs = [gather_runs(results) for results in (old, new)]
     targets = {entry["name"]: entry.get("target") for entry in new["contestants"]}
     names = []

@@ -1,4 +1,4 @@
-"""One contestant's figures over some prompts, as plain data."""
+"""One contestant's measurements over some prompts, as plain data."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def gather(
     baselines: Mapping[str, str],
     seed: int,
 ) -> Figures:
-    """A contestant's figures over the axes' prompts; None where undefined, absent without cycles.
+    """Returns a contestant's measurements over the axes' prompts; None if undefined, absent without cycles.
 
-    `runs` are every contestant's by name; `baselines` names the baselines of `speedup` and `speedup_hf`. Figures with
-    an interval are {value, low, high}.
+    `runs` are every contestant's by name; `baselines` names the baselines of `speedup` and `speedup_hf`. Values with an
+    interval are {value, low, high}.
     """
     grid = Grid(runs[contestant["name"]], axes)
     others = {figure: Grid(runs[base], axes) for figure, base in baselines.items()}
@@ -79,18 +79,18 @@ def _acceptance(grid: Grid, seed: int) -> Figures:
 
 
 def _within(figure: dict[str, float | None] | None, lowest: float, highest: float) -> dict[str, float | None] | None:
-    """The figure with its interval cut to what is possible: few prompts leave it wider than that."""
+    """Clips a value's interval to the possible range, which few prompts may exceed."""
     if figure is None or figure["low"] is None or figure["high"] is None:
         return figure
     return figure | {"low": max(figure["low"], lowest), "high": min(figure["high"], highest)}
 
 
 def _costs(grid: Grid) -> Figures:
-    """Breaks down the time: shares of the cycles, seconds a token, seconds a forward, overhead."""
+    """Breaks down the time: shares of the cycles, seconds per token, seconds per forward pass, overhead."""
     seconds = {phase: _total(grid.runs, "phases", phase) for phase in PHASES}
     cycles = sum(seconds[phase] for phase in CYCLE_PHASES)
     tokens = _total(grid.runs, "tokens")
-    scored = _total(grid.runs, "target_calls")  # 0 where the target's forward passes were not seen
+    scored = _total(grid.runs, "target_calls")  # 0 if the target's forward passes were not observed
     factor = _value(overhead_factor(grid)) if scored else None
     forwards = {}
     for model in ("target", "drafter"):
@@ -106,7 +106,7 @@ def _costs(grid: Grid) -> Figures:
 
 
 def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int] | None) -> dict[str, float | None]:
-    """The speedup by CORAL's Eq. (1) and Eq. (6); None without the figures they need."""
+    """Returns the speedup predicted by CORAL's Eq. (1) and Eq. (6); None without the necessary values."""
     found: dict[str, float | None] = {"coral_1": None, "coral_6": None}
     mean, steps = figures["tau"]["value"], figures["steps"]
     alone, many = dig(plain, "forward_seconds", "target"), figures["forward_seconds"]["target"]
@@ -126,11 +126,11 @@ def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int]
 
 
 def identify(runs: Sequence[Run]) -> Figures | None:
-    """Share of outputs that are the reference's: each prompt counts by its worst run. None when not compared.
+    """Returns the share of outputs that equal the reference's; a prompt counts by its worst run. None if not compared.
 
-    A run that is identical but has a gap parted from the reference at a near tie of the logits. Of the largest gap
-    among those, and among the others, the noise of arithmetic there is given, too. `plain` is the number of prompts
-    whose text is that of plain decoding in every run, None where plain decoding took no part.
+    A run that is identical but has a gap differs from the reference only after a near tie of the logits. For the
+    largest gap among those, and among the others, the arithmetic noise at that place is given, too. `plain` is the
+    number of prompts whose text is that of plain decoding in every run, None without plain decoding.
     """
     compared = [run for run in runs if run.get("identical") is not None]
     if not compared:
@@ -150,7 +150,7 @@ def identify(runs: Sequence[Run]) -> Figures | None:
 
 
 def _largest_gap(runs: Sequence[Run]) -> dict[str, float | None] | None:
-    """The largest gap of two logits where runs part from the reference, and the noise there."""
+    """Returns the largest gap of two logits where runs diverge from the reference, and the noise at that place."""
     parted = [run for run in runs if run.get("gap") is not None]
     if not parted:
         return None
@@ -169,7 +169,7 @@ def _value(measure: Measure) -> float | None:
 
 
 def _spread(baseline: Grid, ours: Grid) -> dict[str, float] | None:
-    """The paired ratios of single runs: median and extremes."""
+    """Returns the paired ratios of single runs: median and extremes."""
     ratios = paired_ratio(ours, baseline)
     finite = ratios[np.isfinite(ratios)].tolist()
     return {"median": median(finite), "low": min(finite), "high": max(finite)} if finite else None

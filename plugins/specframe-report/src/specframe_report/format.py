@@ -1,4 +1,4 @@
-"""Figures as people read them, the same in the terminal and in the report."""
+"""Formatting of values for readers, equal in the terminal and in the report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from specframe_report.summary import format_duration
 NONE = "-"
 
 MARKDOWN = re.compile(r"[\\`*\[\]|]")
-"""Characters of names that Markdown would read as something else."""
+"""Characters of names that have a meaning in Markdown."""
 
 Figure = Mapping[str, float | None] | None
-"""A figure with its interval, {value, low, high}, or None."""
+"""A value with its interval, {value, low, high}, or None."""
 
 
 def format_figure(figure: Figure, digits: int = 2, unit: str = "", scale: float = 1.0) -> str:
-    """A value and its interval: `1.52x [1.40, 1.66]`."""
+    """Formats a value and its interval: `1.52x [1.40, 1.66]`."""
     if figure is None or figure["value"] is None:
         return NONE
     text = f"{scale * figure['value']:.{digits}f}{unit}"
@@ -32,44 +32,44 @@ def format_figure(figure: Figure, digits: int = 2, unit: str = "", scale: float 
 
 
 def format_value(figure: Figure, digits: int = 2, unit: str = "") -> str:
-    """A value without its interval."""
+    """Formats a value without its interval."""
     return format_figure(figure and {"value": figure["value"], "low": None, "high": None}, digits, unit)
 
 
 def format_alpha(alpha: Sequence[float] | None) -> str:
-    """Rates by depth: `.66 .41 .23`."""
+    """Formats rates by depth: `.66 .41 .23`."""
     return " ".join(f"{rate:.2f}".removeprefix("0") for rate in alpha or ()) or NONE
 
 
 def format_optimum(rate: float | None) -> str:
-    """Formats the best verifier's acceptance at the first depth, on a line of its own: `best .71`; empty if unknown."""
+    """Formats the best verifier's acceptance at the first depth, on a separate line: `best .71`; empty if unknown."""
     return "" if rate is None else f"\nbest {format_alpha([rate])}"
 
 
 def format_share(share: float | None, digits: int = 1) -> str:
-    """A share in percent; ten and more, the overhead of a target without a network, as a multiple."""
+    """Formats a share in percent; from ten on, the overhead of a target without a network, as a multiple."""
     if share is None:
         return NONE
     return f"{share:.{digits}%}" if share < 10 else f"{share:.0f} times"
 
 
 def format_memory(size: float | None) -> str:
-    """Bytes in MiB."""
+    """Formats bytes in MiB."""
     return NONE if size is None else f"{size / 2**20:.0f} MiB"
 
 
 def format_milliseconds(seconds: float | None, digits: int = 2) -> str:
-    """Seconds in milliseconds."""
+    """Formats seconds in milliseconds."""
     return NONE if seconds is None else f"{1000 * seconds:.{digits}f}"
 
 
 def format_factor(factor: float | None) -> str:
-    """A speedup without an interval."""
+    """Formats a speedup without an interval."""
     return NONE if factor is None else f"{factor:.2f}x"
 
 
 def format_output(entry: Mapping[str, Any]) -> str:
-    """Agreement of a contestant's text with plain decoding and with `generate`, in words; LOSSY or DIFFERS."""
+    """Formats the agreement of a text with plain decoding and with `generate`, in words; LOSSY or DIFFERS."""
     figures = entry["overall"]
     identity = figures["identity"] if figures else None
     words = ["LOSSY"] if entry["lossless"] is False else []
@@ -86,9 +86,9 @@ def format_output(entry: Mapping[str, Any]) -> str:
 
 
 def format_quality(entry: Mapping[str, Any]) -> str:
-    """The share of right answers, and its paired change against plain decoding in points: `82.0% (-1.5 [-4.0, 1.0])`.
+    """Formats the share of right answers, and its paired change to plain decoding: `82.0% (-1.5 [-4.0, 1.0])`.
 
-    A lossy contestant without a check reads "not measured".
+    The change is in percentage points. A lossy contestant without a check reads "not measured".
     """
     figures = entry["overall"] or {}
     if (found := figures.get("quality")) is None:
@@ -99,12 +99,12 @@ def format_quality(entry: Mapping[str, Any]) -> str:
 
 
 def has_quality(summary: Mapping[str, Any]) -> bool:
-    """Returns whether tables need a column for quality: a contestant has one, or is lossy and lacks it."""
+    """Returns whether tables need a column for quality: a contestant has one, or is lossy and has none."""
     return any(format_quality(entry) != NONE for entry in summary["contestants"])
 
 
 def is_suspect(entry: Mapping[str, Any]) -> bool:
-    """Returns whether a contestant's figures must not be read as those of a lossless method."""
+    """Returns whether a contestant's values must not be read as those of a lossless method."""
     identity = (entry["overall"] or {}).get("identity")
     return entry["lossless"] is False or bool(identity and identity["differing"])
 
@@ -134,5 +134,5 @@ def format_workload(summary: Mapping[str, Any]) -> str:
 
 
 def format_literal(text: str) -> str:
-    """A text from outside as Markdown that shows just it: no HTML, no links, no pictures, on one line."""
+    """Formats external text as literal Markdown: no HTML, no links, no pictures, on one line."""
     return MARKDOWN.sub(r"\\\g<0>", escape(" ".join(text.split()), quote=False))

@@ -25,7 +25,7 @@ class Axes:
 
     @classmethod
     def of(cls, runs: Sequence[Run], prompts: Sequence[str]) -> Axes:
-        """The axes that hold these runs, over the given prompts."""
+        """Returns the axes that contain these runs, over the given prompts."""
         turns = sorted({run.get("turn", 0) for run in runs})
         return cls(tuple(prompts), tuple(turns), tuple(sorted({run["repeat"] for run in runs})))
 
@@ -36,7 +36,7 @@ class Axes:
 
 
 class Grid:
-    """One contestant's runs over some axes; cells without a run read NaN."""
+    """One contestant's runs over some axes; cells without a run are NaN."""
 
     def __init__(self, runs: Sequence[Run], axes: Axes) -> None:
         known = {(p, t, r) for p in axes.prompts for t in axes.turns for r in axes.repeats}
@@ -50,14 +50,14 @@ class Grid:
         return list(self.cells.values())
 
     def read(self, value: Callable[[Run], float | None]) -> Array:
-        """A number of each run, [P, T, R]; NaN where it or the run is missing."""
+        """Returns a number of each run, [P, T, R]; NaN if it or the run is missing."""
         axes = self.axes
         shape = len(axes.prompts), len(axes.turns), len(axes.repeats)
         rows = [self._number((p, t, r), value) for p in axes.prompts for t in axes.turns for r in axes.repeats]
         return np.array(rows, dtype=np.float64).reshape(shape)
 
     def field(self, *path: str | int) -> Array:
-        """A field of each run, or a field within one: `field("phases", "draft")`."""
+        """Returns a field of each run, or a nested field: `field("phases", "draft")`."""
         return self.read(lambda run: dig(run, *path))
 
     def _number(self, cell: Cell, value: Callable[[Run], float | None]) -> float:
@@ -67,7 +67,7 @@ class Grid:
 
 
 def dig(data: Any, *path: str | int) -> Any:
-    """Returns the value at the end of a path of keys and indices, or None where the path ends early."""
+    """Returns the value at the end of a path of keys and indices, or None if the path ends early."""
     for step in path:
         if isinstance(data, Mapping):
             data = data.get(step)

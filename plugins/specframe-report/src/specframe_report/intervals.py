@@ -1,4 +1,4 @@
-"""Uncertainty of a figure: the variance due to its prompts and to the machine's load, on the log scale."""
+"""Uncertainty of a value: the variance due to its prompts and to the machine's load, on the log scale."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Array = NDArray[np.float64]
 SAMPLES = 500
 CONFIDENCE = 0.95
 FREEDOM, STRETCH = 4, 6
-"""The degrees of freedom that an estimate of load variation should have, and the prompts that give one."""
+"""Degrees of freedom that an estimate of load variation should have, and the number of prompts that gives one."""
 FEWEST_PROMPTS = 3
-"""Two prompts have one difference: Student's quantile for it is 12.7, which on the log scale bounds nothing."""
+"""Minimum number of prompts: two have one difference, for which Student's quantile of 12.7 gives no useful bound."""
 LEAST_FREEDOM = 2.0
-"""The degrees of freedom below which all sources together give no interval."""
+"""Degrees of freedom below which all sources together give no interval."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that is a ratio of two totals over prompts: all of the bench's positive figures are.
+    """A ratio of two totals over prompts; all positive values of the bench are such ratios.
 
-    `totals(picks)` gives both, per prompt, [S, P] each, had the repeats picks [S, P, R] been run.
+    `totals(picks)` returns both totals, per prompt, [S, P] each, for the repeats picks [S, P, R].
     """
 
     totals: Callable[[NDArray[np.int64]], tuple[Array, Array]]
     prompts: int
     repeats: int
     timed: bool = True
-    """True if the machine's load at each repeat enters: then one repeat is too few for an interval."""
+    """True if it depends on the machine's load at each repeat; one repeat is then too few for an interval."""
 
     def parts(self) -> tuple[Array, Array]:
         """Returns both totals per prompt, [P] each, as measured."""
@@ -43,47 +43,47 @@ class Measure:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % interval; no bounds where there is too little to estimate them."""
+    """A value and its 95 % interval; without bounds if there are too few data to estimate them."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def as_dict(self) -> dict[str, float | None]:
-        """Plain data, for JSON."""
+        """Returns plain data, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Variance:
-    """One independent source of a figure's uncertainty: the variance of its log, and how well that is known."""
+    """One independent source of uncertainty: the variance of a value's log, and its degrees of freedom."""
 
     variance: float
     freedom: int
-    """Degrees of freedom; with none, nothing is known."""
+    """Degrees of freedom; 0 if nothing is known."""
 
 
 def estimate(measure: Measure, seed: int = 0) -> Estimate | None:
-    """The figure with its interval; None where no prompt has it."""
+    """Returns the value with its interval; None if no prompt has it."""
     numerator, denominator = measure.parts()
     valid = (numerator > 0) & (denominator > 0)
     if not valid.any():
         return None
     value = log(numerator[valid].sum() / denominator[valid].sum())
-    moments = variance_of_moment(measure, valid, 2.0)  # ours and another
+    moments = variance_of_moment(measure, valid, 2.0)  # our moment and another one
     return bound(value, [variance_of_prompts([measure], valid, seed), *moments])
 
 
 def estimate_change(
     old: Measure, new: Measure, seed: int = 0, apart: float = 1.0
 ) -> tuple[Estimate, Estimate, Estimate] | None:
-    """Old, new, and new / old with its interval, of two measures over the same prompts in the same order.
+    """Returns old, new, and new / old with its interval, of two measures over the same prompts in the same order.
 
-    `apart` is the distance of the two benches in time, in lengths of a bench: the further, the more a machine
-    may have changed its load.
+    `apart` is the distance of the two benches in time, in lengths of a bench: the longer, the more a machine's load may
+    have changed.
 
-    Prompts are resampled together, so that their difficulty cancels; the variance of the moment is each side's own, so
-    that a drift of the machine does not pass for evidence. None where no prompt has both figures.
+    Prompts are resampled together, so that their difficulty cancels. Each side has its own variance of the moment, so
+    that a drift of the machine does not count as evidence. None if no prompt has both values.
     """
     sides = [old.parts(), new.parts()]
     valid = np.all([(numerator > 0) & (denominator > 0) for numerator, denominator in sides], axis=0)
@@ -97,9 +97,9 @@ def estimate_change(
 
 
 def variance_of_prompts(measures: Sequence[Measure], valid: NDArray[np.bool_], seed: int) -> Variance:
-    """Estimates how a figure, or the ratio of the last to the first, would change with other prompts of the same kind.
+    """Estimates how a value, or the ratio of the last to the first, would change with other prompts of this kind.
 
-    The noise of single runs is included: it makes prompts differ.
+    The noise of single runs is included, because it makes prompts differ.
     """
     prompts = int(valid.sum())
     draws = np.random.default_rng([seed, 0]).multinomial(prompts, [1 / prompts] * prompts, size=SAMPLES)
@@ -107,18 +107,18 @@ def variance_of_prompts(measures: Sequence[Measure], valid: NDArray[np.bool_], s
     for measure in measures:
         numerator, denominator = (part[valid] for part in measure.parts())
         logs = np.log((draws @ numerator) / (draws @ denominator)) - logs
-    correction = prompts / max(prompts - 1, 1)  # the bootstrap of n units underrates their variance by (n - 1) / n
+    correction = prompts / max(prompts - 1, 1)  # the bootstrap of n units underestimates their variance by (n - 1) / n
     return Variance(float(np.var(logs)) * correction, prompts - 1)
 
 
 def variance_of_moment(measure: Measure, valid: NDArray[np.bool_], times: float) -> list[Variance]:
-    """The variance that the machine's load adds to all prompts at once, some `times`; nothing for counts.
+    """Returns the variance, `times` times, that the machine's load adds to all prompts at once; none for counts.
 
-    It is the spread of the typical prompt's shift from repeat to repeat; few repeats of many prompts are cut into
-    stretches of neighbours, to estimate it better. A bench cannot know load variation slower than itself, so
-    something has to be assumed: 1/f noise, which has no time scale of its own. Then two benches side by side
-    differ as two moments do: more repeats estimate that spread better but do not average it away, and the variance
-    of a difference grows with the logarithm of the distance.
+    It is the spread of the typical prompt's shift from repeat to repeat; few repeats of many prompts are divided into
+    stretches of neighbours to improve the estimate. A bench cannot observe load variation slower than itself, so an
+    assumption is needed: 1/f noise, which has no time scale. Two consecutive benches then differ as two moments do:
+    more repeats improve the estimate of that spread but do not average it away, and the variance of a difference grows
+    with the logarithm of the distance.
     """
     if not measure.timed:
         return []
@@ -131,7 +131,7 @@ def variance_of_moment(measure: Measure, valid: NDArray[np.bool_], times: float)
     squares, freedom = 0.0, 0
     wanted = min(ceil(FREEDOM / max(repeats - 1, 1)), shifts.shape[1] // STRETCH)
     for stretch in np.array_split(shifts, max(wanted, 1), axis=1):
-        typical = median(stretch)  # [R]: a hiccup in one prompt is no load of the machine
+        typical = median(stretch)  # [R]: a hiccup in one prompt is not the machine's load
         typical = typical[np.isfinite(typical)]
         if len(typical):
             squares += float(np.var(typical)) * len(typical)
@@ -140,11 +140,11 @@ def variance_of_moment(measure: Measure, valid: NDArray[np.bool_], times: float)
 
 
 def bound(value: float, sources: Sequence[Variance]) -> Estimate:
-    """exp(value) with the interval that independent sources of variance leave around it.
+    """Returns exp(value) with the interval given by independent sources of variance.
 
-    `sources` begin with the prompts. Few units want Student's wider quantiles, at Satterthwaite's degrees of freedom:
-    percentiles alone would claim 95 % and cover far less at three repeats. One unit has no spread, and two have one
-    difference, from which nothing of use follows: then there are no bounds.
+    `sources` begin with the prompts. Few units need Student's wider quantiles, at Satterthwaite's degrees of freedom;
+    at three repeats, percentiles alone would claim 95 % and cover far less. One unit has no spread, and two have one
+    difference, which is not enough: there are then no bounds.
     """
     if sources[0].freedom < FEWEST_PROMPTS - 1 or min(source.freedom for source in sources) < 1:
         return Estimate(exp(value))
@@ -159,13 +159,13 @@ def bound(value: float, sources: Sequence[Variance]) -> Estimate:
 
 
 def student(freedom: float) -> float:
-    """The two-sided 95 % point of Student's distribution."""
+    """Returns the two-sided 95 % point of Student's distribution."""
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def median(values: Array) -> Array:
-    """Medians along the last axis, ignoring NaN: [..., R] -> [...]."""
-    ordered = np.sort(values, -1)  # NaN comes last; where nothing else is there, it is the answer
+    """Returns medians along the last axis, ignoring NaN: [..., R] -> [...]."""
+    ordered = np.sort(values, -1)  # NaN is sorted last, and is the result if there is nothing else
     count = (~np.isnan(ordered)).sum(-1, keepdims=True)
     lower, upper = (
         np.take_along_axis(ordered, place, -1)[..., 0] for place in (np.maximum(count - 1, 0) // 2, count // 2)

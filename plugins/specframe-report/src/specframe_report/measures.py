@@ -1,7 +1,7 @@
-"""The bench's figures, defined once: each is a ratio of two totals over prompts.
+"""The bench's measures, defined once: each is a ratio of two totals over prompts.
 
-A timing's noise is taken out where it arises: the median over the repeats of a prompt's turn first, then the
-totals. A hiccup of the machine then costs one repeat of one prompt, not the figure.
+Timing noise is removed where it arises: the median over the repeats of a prompt's turn is taken first, then the totals.
+A hiccup of the machine thus affects one repeat of one prompt, not the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PHASES = ("prefill", *CYCLE_PHASES)
 
 
 def rate(grid: Grid) -> Measure:
-    """Tokens per second: the tokens of all prompts over the time that they take."""
+    """Tokens per second: the tokens of all prompts over their total time."""
     cost, tokens = cost_per_token(grid), grid.field("tokens")
 
     def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -29,12 +29,12 @@ def rate(grid: Grid) -> Measure:
 
 
 def speedup(ours: Grid, baseline: Grid) -> Measure:
-    """Measures the speedup: how many times sooner the baseline's tokens would have come from us.
+    """Measures the speedup: how many times sooner the contestant would have generated the baseline's tokens.
 
-    Each run is paired with the baseline's run of the same prompt, turn and repeat, so drift of the machine cancels; the
-    ratio is that of the times per token, so texts of unequal length compare. Time in which other processes had the
-    processor is left out of both. A prompt's time with us is the baseline's
-    time over the median ratio, and the speedup is the ratio of the total times.
+    Each run is paired with the baseline's run of the same prompt, turn and repeat, so drift of the machine cancels. The
+    ratio is of times per token, so texts of unequal length can be compared. Time in which other processes had the
+    processor is excluded from both. A prompt's time for the contestant is the baseline's time over the median ratio,
+    and the speedup is the ratio of the total times.
     """
     tokens = baseline.field("tokens")
     ratio = paired_ratio(ours, baseline)
@@ -66,13 +66,13 @@ def tau(grid: Grid) -> Measure:
 
 
 def overhead_factor(grid: Grid) -> Measure:
-    """1 + overhead: the time of the cycles over that of the forwards in them."""
+    """1 + overhead: the time of the cycles over that of the forward passes in them."""
     cycles = sum(grid.field("phases", phase) for phase in CYCLE_PHASES)
     return pooled(np.asarray(cycles), grid.field("target_seconds") + grid.field("drafter_seconds"), timed=True)
 
 
 def pooled(numerator: Array, denominator: Array, timed: bool = False) -> Measure:
-    """The ratio of two counts [P, T, R], each summed over everything."""
+    """Returns the ratio of two counts [P, T, R], each summed over everything."""
     finite = np.isfinite(numerator) & np.isfinite(denominator)
     numerator, denominator = np.where(finite, numerator, 0.0), np.where(finite, denominator, 0.0)
 
@@ -83,27 +83,27 @@ def pooled(numerator: Array, denominator: Array, timed: bool = False) -> Measure
 
 
 def cost_per_token(grid: Grid) -> Array:
-    """Seconds per new token of each run, [P, T, R]."""
+    """Returns the seconds per new token of each run, [P, T, R]."""
     seconds, tokens = grid.field("seconds"), grid.field("tokens")
     return np.where(seconds > 0, seconds, np.nan) / np.where(tokens > 0, tokens, np.nan)
 
 
 def own_cost(grid: Grid) -> Array:
-    """Seconds per new token of each run without those in which other processes had the processor, [P, T, R]."""
+    """Returns the seconds per new token of each run, [P, T, R], without time that other processes used."""
     left = grid.field("seconds") - np.nan_to_num(grid.field("waited_seconds"))
     return np.where(left > 0, left, np.nan) / np.where(grid.field("tokens") > 0, grid.field("tokens"), np.nan)
 
 
 def paired_ratio(ours: Grid, baseline: Grid) -> Array:
-    """The baseline's own cost over ours, run by run, [P, T, R]."""
+    """Returns the baseline's own cost over the contestant's, run by run, [P, T, R]."""
     return own_cost(baseline) / own_cost(ours)
 
 
 def redraw(cells: Array, picks: NDArray[np.int64]) -> Array:
-    """Cells [P, T, R] with other repeats in place of those measured, picks [S, P, R] -> [P, T, S, R]."""
+    """Replaces the repeats of cells [P, T, R] by picks [S, P, R] -> [P, T, S, R]."""
     return np.take_along_axis(cells[:, :, None], picks.swapaxes(0, 1)[:, None], -1)
 
 
 def _sum(cells: Array) -> Array:
-    """Totals per prompt, missing cells left out: [P, T, S] -> [S, P]."""
+    """Returns totals per prompt without missing cells: [P, T, S] -> [S, P]."""
     return np.nansum(cells, 1).T

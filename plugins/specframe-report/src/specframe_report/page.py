@@ -1,4 +1,4 @@
-"""A bench as a page and plots, fit for a paper's appendix."""
+"""A bench as a page and plots, suitable for a paper's appendix."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specfr
 def write_report(
     results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path, columns: Sequence[str] = ()
 ) -> list[Path]:
-    """Writes report.md, tables and, where matplotlib is installed, the plots; returns the files written.
+    """Writes report.md, tables and, if matplotlib is installed, the plots; returns the files written.
 
-    The tables: the contestants side by side in Markdown and LaTeX, in the given columns or in the usual ones, and every
-    figure with its interval as a CSV line.
+    The tables: the contestants in Markdown and LaTeX, with the given columns or the default ones, and every value with
+    its interval as a CSV line.
 
-    Raises SpecframeError when the folder cannot be written.
+    Raises SpecframeError if the folder cannot be written.
     """
     results, summary = printable_data(results), printable_data(summary)
     try:
@@ -216,7 +216,7 @@ def _plain(value: Any) -> str:
 
 
 def _fenced(text: str) -> str:
-    """The text as a block of code that no line of it can end."""
+    """Returns the text as a code block that none of its lines can end."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}bash\n{text}\n{fence}"
 

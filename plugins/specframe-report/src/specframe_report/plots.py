@@ -20,7 +20,7 @@ from specframe_report.measures import PHASES
 from specframe_report.summary import PLAIN
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette, distinct with every common colour vision."""
+"""Okabe and Ito's palette, distinguishable with every common colour vision."""
 MARKERS = "osD^vPX"
 STYLE: Any = {
     "font.size": 9,
@@ -30,22 +30,22 @@ STYLE: Any = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "svg.hashsalt": "specframe",
-    "text.parse_math": False,  # names come as they are, dollars included
+    "text.parse_math": False,  # names are literal, including dollar signs
 }
 WIDTH = 6.3
 """Inches: the text width of a paper in one column."""
 ALL = "all"
-BELOW = -0.3  # top of a legend that leaves the plot free, in heights of the axes
+BELOW = -0.3  # top of a legend below the plot, in heights of the axes
 UNSAFE = re.compile(r"[^\w .,:;=+*()/-]|_")
-"""Characters of names that LaTeX would read as something else."""
+"""Characters of names that have a meaning in LaTeX."""
 LONGEST_NAME, LONGEST_TASK = 72, 30
-"""Characters of names in plots: longer ones leave no room for the data."""
+"""Maximum lengths of names in plots; longer ones leave no room for the data."""
 
 Entry = Mapping[str, Any]
 
 
 def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draws every plot there is data for, as PNG, SVG and, with matplot2tikz, pgfplots; returns the files written."""
+    """Draws all plots with data, as PNG, SVG and, with matplot2tikz, pgfplots; returns the files written."""
     entries = [entry | {"look": _look(entry, number)} for number, entry in enumerate(_contestants(summary))]
     drafting = [entry for entry in entries if entry["overall"].get("alpha")]
     faster = [entry for entry in entries if entry["kind"] != PLAIN and entry["overall"].get("speedup")]
@@ -72,7 +72,7 @@ def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def draw_by_task(entries: Sequence[Entry], tasks: Sequence[str], field: str, label: str) -> Figure:
-    """A figure with its interval: a row per task and one for all, a dot per contestant."""
+    """Draws a value with its interval: a row per task and one for all, a dot per contestant."""
     rows = [*tasks, ALL] if len(tasks) > 1 else [ALL]
     figure, axes = _open(1.2 + len(rows) * max(0.3, 0.05 + 0.11 * len(entries)))
     axes.axvline(1, color="0.5", linewidth=0.8, zorder=0.9)
@@ -95,7 +95,7 @@ def draw_by_task(entries: Sequence[Entry], tasks: Sequence[str], field: str, lab
 
 
 def draw_alpha(entries: Sequence[Entry]) -> Figure:
-    """Acceptance by depth: of all cycles, and of those that got to the depth above."""
+    """Draws acceptance by depth: of all cycles, and of those that reached the depth above."""
     figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, field, title in (
@@ -131,7 +131,7 @@ def draw_phases(entries: Sequence[Entry]) -> Figure:
 
 
 def draw_costs(entries: Sequence[Entry]) -> Figure:
-    """Speedup against tau over lines of equal cycle cost: the gain of a method, and the cost of its cycles."""
+    """Draws speedup against tau over lines of equal cycle cost: a method's gain, and the cost of its cycles."""
     figure, axes = _open(3.8)
     for entry in entries:
         tau, speedup = entry["overall"]["tau"], entry["overall"]["speedup"]
@@ -151,7 +151,7 @@ def draw_costs(entries: Sequence[Entry]) -> Figure:
 
 
 def draw_quality(entries: Sequence[Entry]) -> Figure:
-    """Quality of the answers against speedup: the price of what a lossy rule gains."""
+    """Draws quality of the answers against speedup: what a lossy rule costs."""
     figure, axes = _open(3.2)
     for entry in entries:
         speedup, quality = entry["overall"]["speedup"], entry["overall"]["quality"]
@@ -164,7 +164,7 @@ def draw_quality(entries: Sequence[Entry]) -> Figure:
 
 
 def _iso_line(axes: Axes, cost: float) -> None:
-    """The line speedup = tau / cost, labelled where it leaves the plot."""
+    """Draws the line speedup = tau / cost, labelled where it leaves the plot."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.plot(
         [left, right], [left / cost, right / cost], color="0.82", linewidth=0.8, zorder=0, scalex=False, scaley=False
@@ -190,29 +190,29 @@ def _note(axes: Axes, text: str, position: tuple[float, float], offset: tuple[in
 
 
 def _errors(figures: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """The intervals' distances below and above the values; 0 where there is no interval."""
+    """Returns the intervals' distances below and above the values; 0 without an interval."""
     lows = [f["value"] - (f["value"] if f["low"] is None else f["low"]) for f in figures]
     highs = [(f["value"] if f["high"] is None else f["high"]) - f["value"] for f in figures]
     return [lows, highs]
 
 
 def _contestants(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the contestants with figures, plain first, so that it takes the palette's black."""
+    """Returns the contestants with values, plain first, so that it gets the palette's black."""
     entries = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     return sorted(entries, key=lambda entry: entry["kind"] != PLAIN)
 
 
 def _checked(entries: Sequence[Entry]) -> list[Entry]:
-    """The contestants whose answers were checked, where a lossy one is among them: others answer as plain decoding."""
+    """Returns the contestants with checked answers if one of them is lossy; others answer as plain decoding."""
     found = [entry for entry in entries if entry["overall"].get("quality")]
     return found if any(entry["lossless"] is False for entry in found) else []
 
 
 def _look(entry: Entry, number: int) -> dict[str, Any]:
-    """A contestant's colour and marker, the same in every plot; hollow where it is no recipe."""
+    """Returns a contestant's colour and marker, equal in all plots; hollow if it is not a recipe."""
     colour = COLOURS[number % len(COLOURS)]
     face = colour if entry["kind"] == "recipe" else "white"
-    marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]  # so pairs repeat late
+    marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]  # so that combinations repeat late
     return {"color": colour, "marker": marker, "markerfacecolor": face, "markersize": 5, "linewidth": 1.2}
 
 
@@ -224,7 +224,7 @@ def _label(entry: Entry) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """The text, its middle left out where it is longer: variants of a recipe differ at the end."""
+    """Returns the text, without its middle if it is too long: variants of a recipe differ at the end."""
     return text if len(text) <= length else f"{text[: length // 2]}…{text[-(length // 2) :]}"
 
 
@@ -234,7 +234,7 @@ def _open(height: float) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, axes: Axes) -> Figure:
-    """The figure with its legend below the plot, where it hides nothing."""
+    """Returns the figure with its legend below the plot."""
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), int(80 / (max(map(len, labels)) + 5))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
@@ -253,7 +253,7 @@ def _save(figure: Figure, path: Path) -> list[Path]:
 
 
 def _export(figure: Figure) -> str:
-    """The figure for pgfplots, which has legends of axes alone: one below the first axes names all lines."""
+    """Returns the figure for pgfplots, which only has legends of axes: one below the first axes names all lines."""
     from matplot2tikz import get_tikz_code
 
     figure.legends.clear()

@@ -1,4 +1,4 @@
-"""Cost of a cycle in tokens of plain decoding: explains a change of speedup where tau did not change."""
+"""Cost of a cycle in tokens of plain decoding, which explains a change of speedup with unchanged tau."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from specframe_report.intervals import Array, median
 from specframe_report.measures import CYCLE_PHASES
 
 SAME_SIZE = 0.02
-"""Largest relative difference between the mean sizes of two drafts whose forwards count as equally expensive."""
+"""Largest relative difference of mean draft sizes for which forward passes count as equally expensive."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """The parts of a contestant's mean cycle; one token of plain decoding, its whole cycle, is 1."""
+    """The parts of a contestant's mean cycle, in units of one token of plain decoding, which is a whole cycle."""
 
     target: float
-    """The target's forward over the draft."""
+    """The target's forward pass over the draft."""
     drafter: float
-    """The drafter's forwards."""
+    """The drafter's forward passes."""
     rest: float
     """Tree, law, verifier, commit, Python."""
     nodes: float
@@ -29,15 +29,14 @@ class Price:
 
     @property
     def cycle(self) -> float:
-        """The whole; tau over it is the speedup, but for the prefill."""
+        """The total cost; tau divided by it is the speedup, without the prefill."""
         return self.target + self.drafter + self.rest
 
 
 def price(ours: Grid, plain: Grid) -> Price | None:
-    """The mean cycle's price, or None for contestants that do not report where their time goes.
+    """Returns the mean cycle's cost, or None for contestants that do not report where their time goes.
 
-    Runs are paired as those of a speedup are: by prompt, turn and repeat, the median over repeats. The mean
-    is over cycles.
+    Runs are paired as for a speedup: by prompt, turn and repeat, with the median over repeats. The mean is over cycles.
     """
     forwards = ours.field("target_seconds"), ours.field("drafter_seconds")
     parts = [*forwards, _cycle_seconds(ours) - sum(forwards)]
@@ -54,10 +53,10 @@ def price(ours: Grid, plain: Grid) -> Price | None:
 
 
 def forward_factor(old: Price | None, new: Price | None) -> float:
-    """The factor of a speedup's change that is the target's forward over drafts of one size; 1 where they are not.
+    """Returns the factor of a speedup's change due to the target's pass over drafts of equal size; 1 for other sizes.
 
-    Such a forward takes another share of a plain token because the machine's load is another, or the target's
-    code: never because of the drafter, the tree or the verifier.
+    Such a pass has another relative cost because of the machine's load, or of the target's code: never because of the
+    drafter, the tree or the verifier.
     """
     if old is None or new is None or abs(new.nodes - old.nodes) > SAME_SIZE * old.nodes:
         return 1.0

@@ -11,16 +11,16 @@ from specframe_report.grid import Grid
 from specframe_report.intervals import Array, Estimate, student
 
 FEWEST = 10
-"""Number of checked prompts below which there is no quality: the interval of a share is then as wide as its range."""
+"""Minimum number of checked prompts: with fewer, the interval of a share is as wide as its range."""
 PSEUDO = 2.0
-"""Observations that are added to pairs, half a one of each kind: intervals keep a width where no pair differs."""
+"""Observations added to pairs, half a one of each kind, so that intervals keep a width if no pair differs."""
 
 
 def measure_quality(grid: Grid, plain: Grid | None) -> dict[str, Any]:
-    """`quality`, the mean over prompts, and `quality_change`, its difference from plain decoding's.
+    """Returns `quality`, the mean over prompts, and `quality_change`, its difference from plain decoding's.
 
-    A prompt's quality is its mean over repeats. Figures are {value, low, high}; None with fewer than ten prompts that
-    were checked, or for a difference from nothing.
+    A prompt's quality is its mean over repeats. Values are {value, low, high}; None with fewer than ten checked
+    prompts, or for a difference without a baseline.
     """
     ours = _by_prompt(grid)
     if np.isfinite(ours).sum() < FEWEST:
@@ -31,21 +31,21 @@ def measure_quality(grid: Grid, plain: Grid | None) -> dict[str, Any]:
 
 
 def mean_interval(values: Array) -> Estimate | None:
-    """Mean of shares between 0 and 1, NaN left out, with Agresti and Coull's interval: two wins and two losses more."""
+    """Returns the mean of shares between 0 and 1 without NaN, with Agresti and Coull's interval (two of each added)."""
     return _within(values, np.array([0.0, 1.0]), (0.0, 1.0), 2 * PSEUDO)
 
 
 def paired_interval(differences: Array) -> Estimate | None:
-    """Mean of differences between -1 and 1, NaN left out, with the interval of Agresti and Min 2005.
+    """Returns the mean of differences between -1 and 1 without NaN, with the interval of Agresti and Min 2005.
 
-    Half a pair is added of each kind (won, lost, both right, both wrong), so that no pair that differs is not taken
-    for proof that none would.
+    Half a pair of each kind is added (won, lost, both right, both wrong), so that the absence of differing pairs is not
+    taken as proof that none exist.
     """
     return _within(differences, np.array([-1.0, 0.0, 0.0, 1.0]), (-1.0, 1.0), PSEUDO)
 
 
 def _within(values: Array, added: Array, ends: tuple[float, float], weight: float) -> Estimate | None:
-    """The mean, with the interval of the values and the `added` ones, which weigh `weight` together, cut to `ends`."""
+    """Returns the mean, with the interval of the values and the `added` ones of total `weight`, clipped to `ends`."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
@@ -62,7 +62,7 @@ def _within(values: Array, added: Array, ends: tuple[float, float], weight: floa
 
 
 def _by_prompt(grid: Grid) -> Array:
-    """Each prompt's quality, [P]; NaN where nothing checked it."""
+    """Returns each prompt's quality, [P]; NaN if it was not checked."""
     cells = grid.field("quality").reshape(len(grid.axes.prompts), -1)
     finite = np.isfinite(cells)
     counts = finite.sum(1)

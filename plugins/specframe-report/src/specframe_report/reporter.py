@@ -1,4 +1,4 @@
-"""The reporter of benches, as the core asks for it."""
+"""The reporter of benches, with the interface that the core uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from specframe_report.tables import overall_table, print_table, require_columns
 
 
 class BenchReporter:
-    """Figures of a bench's results, and what people read of them."""
+    """Summaries of a bench's results, and their presentation."""
 
     def __init__(self, columns: Sequence[str] = ()) -> None:
-        """A reporter whose tables for papers have these columns, or the usual ones.
+        """Creates a reporter whose tables for papers have these columns, or the default ones.
 
-        Raises InputError for a column that there is not.
+        Raises InputError for an unknown column.
         """
         require_columns(columns)
         self._columns = columns

@@ -1,4 +1,4 @@
-"""A bench's summary: results.json read into figures, overall, by task and by prompt set, and when the bench ran."""
+"""A bench's summary: the values of results.json overall, by task and by prompt set, and when the bench ran."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from specframe_report.intervals import CONFIDENCE, FEWEST_PROMPTS
 
 SCHEMA = 1
 MACHINE = ("processor", "cores", "threads", "accelerator")
-"""Properties that machines must share for times to compare."""
+"""Properties in which machines must agree for times to be comparable."""
 NOTABLE = 0.01
-"""The share of time in which other processes had the processor from which on a note reports it."""
+"""Share of time in which other processes had the processor from which a note reports it."""
 PLAIN, TRANSFORMERS = "plain", "hf:generate"
 BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
-"""Baseline of each speedup, by kind: with several targets there is one of each for every target."""
+"""Baseline of each speedup, by kind; with several targets, each target has one of each."""
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of every contestant, as plain data; the definitions are those of the Metrics page.
+    """Returns the values of every contestant, as plain data; the definitions are on the Metrics page.
 
-    Each entry of `contestants` has the bench's record of it and `overall`, `tasks` and `sets`: figures, or None for a
+    Each entry of `contestants` has the bench's record of it and `overall`, `tasks` and `sets`: values, or None for a
     contestant that failed. Raises InputError for results of another schema.
     """
     check_schema(results)
@@ -81,7 +81,7 @@ def check_schema(results: Mapping[str, Any]) -> None:
 
 
 def gather_runs(results: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """The runs of each contestant that did not fail; a failed one's are of unknown worth."""
+    """Returns the runs of each contestant that did not fail; those of a failed one are unreliable."""
     failed = {contestant["name"] for contestant in results["contestants"] if contestant.get("error") is not None}
     runs = defaultdict(list)
     for run in results["runs"]:
@@ -93,7 +93,7 @@ def gather_runs(results: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]
 def find_baselines(
     contestant: Mapping[str, Any], others: Iterable[Mapping[str, Any]], runs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Returns the baseline of each speedup of the contestant: the contestant of that kind that ran on its target."""
+    """Returns the baseline of each speedup of the contestant: the contestant of that kind on its target."""
     peers = {
         other["kind"]: other["name"]
         for other in others
@@ -116,7 +116,7 @@ def _is_unbounded(contestant: Mapping[str, Any]) -> bool:
 
 
 def _waited(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """The share of all time in which other processes had the processor; None where it is not counted."""
+    """Returns the share of time in which other processes had the processor; None if it was not measured."""
     seconds = sum(run["seconds"] for run in runs)
     known = [run["waited_seconds"] for run in runs if run.get("waited_seconds") is not None]
     return sum(known) / seconds if known and seconds else None
@@ -142,7 +142,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         yield "Rounds ran on different machines: trust the speedups, which are ratios within a round, not the times."
     elif any(worker["engine"] == "ray" for worker in summary["workers"]):
         yield "Rounds ran in parallel on Ray workers: times are those of a worker on a shared machine."
-    ties: dict[str, list[str]] = {}  # the same sentence on several contestants is one
+    ties: dict[str, list[str]] = {}  # equal sentences about several contestants are merged
     for entry in summary["contestants"]:
         figures = entry["overall"]
         if figures is None:
@@ -176,16 +176,16 @@ def _describe_gap(largest: Mapping[str, float | None] | None) -> str:
 
 @dataclass(frozen=True)
 class RunSpan:
-    """Time from the first run's begin to the last one's end, in seconds since 1970."""
+    """Time from the start of the first run to the end of the last, in seconds since 1970."""
 
     begin: float
     end: float
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> Self | None:
-        """The span of a bench's runs; None where it is not recorded.
+        """Returns the span of a bench's runs; None if it was not recorded.
 
-        Results whose runs have no start time were made when the last ended, and ran without a break.
+        Results whose runs have no start time were recorded when the last run ended, and ran without a break.
         """
         runs = results["runs"]
         if runs and all(run.get("began") is not None for run in runs):
@@ -202,12 +202,12 @@ class RunSpan:
         return self.end - self.begin
 
     def distance(self, other: RunSpan) -> float:
-        """Seconds from the middle of one to the middle of the other."""
+        """Returns the seconds between the midpoints of two spans."""
         return abs(self.begin + self.end - other.begin - other.end) / 2
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in the unit that suits it: `40 seconds`, `1.2 minutes`, `3 hours`."""
+    """Formats a duration in a suitable unit: `40 seconds`, `1.2 minutes`, `3 hours`."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= size:
             return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"

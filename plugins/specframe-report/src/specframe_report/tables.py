@@ -1,4 +1,4 @@
-"""A bench's figures as tables: for the terminal, and for papers and programs in Markdown, LaTeX and CSV."""
+"""A bench's values as tables: for the terminal, and for papers and programs in Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from specframe_report.format import (
 )
 
 WIDEST = 1_000
-"""Columns of a table that is printed as wide as it is, at most."""
+"""Maximum width in columns of a table that is printed at its full width."""
 FORMATS: dict[str, tuple[str, Callable[[str], str]]] = {
     "table.md": ("github", format_literal),
     "table.tex": ("latex_booktabs", str),
 }
-"""Files of the contestants side by side: the format of the package tabulate, which escapes LaTeX, and names in it."""
+"""Files of the table of contestants: tabulate's format, which escapes LaTeX, and the function that escapes names."""
 FIGURES = "figures.csv"
-"""The file of all figures."""
+"""The file of all values."""
 FIELDS = ("contestant", "prompts", "figure", "value", "low", "high")
 
 
 Column = Callable[[Mapping[str, Any]], str]
-"""The cell of a contestant."""
+"""Function that returns the cell of a contestant."""
 
 
 def write_tables(summary: Mapping[str, Any], folder: Path, columns: Sequence[str] = ()) -> list[Path]:
-    """Writes the tables into the folder, and returns their files. Raises OSError where that fails."""
+    """Writes the tables into the folder, and returns their files. Raises OSError if that fails."""
     files = []
     for name, (form, literal) in FORMATS.items():
         files.append(folder / name)
@@ -67,7 +67,7 @@ def write_tables(summary: Mapping[str, Any], folder: Path, columns: Sequence[str
 def overall_table(
     summary: Mapping[str, Any], literal: Callable[[str], str] = str, columns: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """The contestants side by side, names made `literal`: the columns' names, and a row of texts each."""
+    """Returns the table of contestants, names made `literal`: the columns' names, and a row of texts each."""
     entries = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     return side_by_side(entries, lambda entry: literal(str(entry["name"])), columns)
 
@@ -75,9 +75,9 @@ def overall_table(
 def side_by_side(
     entries: Sequence[Mapping[str, Any]], name: Column, columns: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """The columns' names, and a row of texts for each contestant, called by `name`.
+    """Returns the columns' names, and a row of texts for each contestant, called by `name`.
 
-    Without `columns`, these are the usual ones, and quality where an answer was checked.
+    Without `columns`, these are the default ones, and quality if an answer was checked.
     """
     rated = any(format_quality(entry) != NONE for entry in entries)
     chosen = columns or [column for column in USUAL if column != "quality" or rated]
@@ -96,7 +96,7 @@ def _column(name: str, form: Callable[[Any], str]) -> Column:
 
 
 def _marked(name: str) -> Column:
-    """A speedup, with a mark if its interval does not contain 1."""
+    """Formats a speedup, with a mark if its interval does not contain 1."""
 
     def cell(entry: Mapping[str, Any]) -> str:
         figure = entry["overall"].get(name)
@@ -122,12 +122,12 @@ COLUMNS: dict[str, tuple[str, Column]] = {
     "efficiency": ("draft efficiency", _column("draft_efficiency", format_share)),
     "cycles": ("cycles", _column("cycles", lambda count: NONE if count is None else str(count))),
 }
-"""The columns by the words of `specframe bench --columns`: their heads and cells."""
+"""Columns by their names in `specframe bench --columns`: heads and cells."""
 USUAL = ("output", "quality", "tau", "rate", "speedup", "speedup-hf", "overhead", "memory")
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields every figure of every contestant: of all prompts, of each task, of each set."""
+    """Yields every value of every contestant: for all prompts, each task, and each set."""
     for entry in summary["contestants"]:
         groups = {"all": entry["overall"]}
         groups |= {f"{kind}: {name}": found for kind in ("tasks", "sets") for name, found in entry[kind].items()}
@@ -143,13 +143,13 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints the contestants side by side, a line each in every table; then tasks, then the caveats."""
+    """Prints the contestants, a line each in every table; then tasks, then the caveats."""
     summary = printable_data(summary)
     tables = [_overall(summary), _output(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
     is_piped = console is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = console or open_console()
     for table in tables:
-        # A file or another program has no width to which figures would have to be cut.
+        # A file or another program has no width to which values would have to be cut.
         natural = console.measure(table, options=console.options.update(width=WIDEST)).maximum
         console.print(table, width=max(console.width, natural) if is_piped else None, crop=not is_piped)
     for note in summary["notes"]:
@@ -180,7 +180,7 @@ def _speeds(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _output(summary: Mapping[str, Any]) -> Table:
-    """Agreement of the output, acceptance by depth, memory."""
+    """Returns a table of the agreement of the output, acceptance by depth, and memory."""
     table = _side_by_side("\noutput, acceptance and memory")
     table.add_column("output")
     if with_quality := has_quality(summary):
@@ -198,7 +198,7 @@ def _output(summary: Mapping[str, Any]) -> Table:
 
 
 def _side_by_side(title: str) -> Table:
-    """A table of the contestants. Names of variants are long, and break where one change ends."""
+    """Returns an empty table of the contestants. Names of variants are long, and break where one change ends."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("contestant", min_width=18)
     return table

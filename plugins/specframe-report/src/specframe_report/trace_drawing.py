@@ -1,4 +1,4 @@
-"""A cycle's tree as inline SVG, laid out in levels from left to right; the page's style colours it."""
+"""A cycle's tree as inline SVG, laid out in levels from left to right; the page's style sheet colours it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from specframe.plugin import TracedCycle, TracedNode, probability, visible
 
 @dataclass(frozen=True)
 class Spot:
-    """A node's place: its level, and its row in units of a node's height."""
+    """A node's position: its level, and its row in units of a node's height."""
 
     level: int
     row: float
 
 
 def lay_out(parents: Sequence[int]) -> list[Spot]:
-    """The place of every node, given each node's parent; node 0 is the root, parents come first.
+    """Returns the position of every node, given each node's parent; node 0 is the root, parents come first.
 
-    A parent stands in the middle of its first and last child, siblings in order, neighbours of a level
-    at least one row apart, and subtrees as close as that allows; the topmost node is in row 0. O(N * depth).
+    A parent is centred on its first and last child. Siblings are in order, neighbours of a level at least one row
+    apart, and subtrees as close as that allows; the topmost node is in row 0. O(N * depth).
 
     Source: Reingold and Tilford (1981), the aesthetics and the contours; trees here are too small for threads.
     """
@@ -32,9 +32,9 @@ def lay_out(parents: Sequence[int]) -> list[Spot]:
     for node in range(1, count):
         children[parents[node]].append(node)
         level[node] = level[parents[node]] + 1
-    shift = [0.0] * count  # of a subtree against its parent
-    tops: list[list[float]] = [[] for _ in range(count)]  # by level below the node, its subtree's first row
-    bottoms: list[list[float]] = [[] for _ in range(count)]  # and its last
+    shift = [0.0] * count  # of a subtree relative to its parent
+    tops: list[list[float]] = [[] for _ in range(count)]  # by level below the node, first row of its subtree
+    bottoms: list[list[float]] = [[] for _ in range(count)]  # and last row
     for node in reversed(range(count)):
         top, bottom = list[float](), list[float]()
         places = []
@@ -56,11 +56,11 @@ def lay_out(parents: Sequence[int]) -> list[Spot]:
 
 HEIGHT = 44  # of a box, in CSS pixels, like all of these
 PITCH = 54  # from row to row
-GAP = 40  # between columns, where the edges run
+GAP = 40  # between columns, for the edges
 PAD = 9  # inside a box
-NARROWEST = 104  # a box that holds both numbers
+NARROWEST = 104  # width of a box for both numbers
 EM = 8.2  # a character of the token's text
-LONGEST = 14  # characters of a token shown; the rest is in its title
+LONGEST = 14  # maximum number of token characters shown; all are in the title
 MARGIN = 3
 SPACES = {visible(space, 0) for space in " \n\t\r"}  # the marks of whitespace
 
@@ -70,7 +70,7 @@ class Box:
     """Text and numbers drawn in a node's box."""
 
     kind: str
-    """The verdict, or bonus: its class in the style sheet."""
+    """The verdict, or bonus, which is its class in the style sheet."""
     text: str
     title: str
     p: float | None
@@ -78,7 +78,7 @@ class Box:
 
 
 def draw_tree(cycle: TracedCycle) -> str:
-    """The draft and the bonus, as an `<svg>` element of its natural size."""
+    """Draws the draft and the bonus as an `<svg>` element of its natural size."""
     boxes, parents = _boxes(cycle)
     spots = lay_out(parents)
     lefts, widths = _columns(boxes, spots)
@@ -95,7 +95,7 @@ def draw_tree(cycle: TracedCycle) -> str:
 
 
 def describe(cycle: TracedCycle) -> str:
-    """The cycle in one sentence."""
+    """Describes the cycle in one sentence."""
     drafted, accepted = len(cycle.nodes) - 1, len(cycle.path)
     if not drafted:
         return f"Cycle {cycle.number}: nothing was drafted, the target gave one token"
@@ -124,7 +124,7 @@ def _title(node: TracedNode) -> str:
 
 
 def _columns(boxes: list[Box], spots: list[Spot]) -> tuple[list[float], list[float]]:
-    """The left edge and the width of each level's boxes."""
+    """Returns the left edge and the width of each level's boxes."""
     widths = [0.0] * (1 + max(spot.level for spot in spots))
     for box, spot in zip(boxes, spots, strict=True):
         least = 2 * PAD if box.p is None else NARROWEST if box.q is not None else NARROWEST / 2
@@ -153,7 +153,7 @@ def _node(box: Box, spot: Spot, lefts: list[float], widths: list[float]) -> str:
 
 
 def _numbers(box: Box, width: float) -> Iterator[str]:
-    """The probabilities as text, over bars as long as they are."""
+    """Yields the probabilities as text, over bars of proportional length."""
     known = [(name, value) for name, value in (("p", box.p), ("q", box.q)) if value is not None]
     share = width / max(1, len(known))
     for place, (name, value) in enumerate(known):
@@ -165,7 +165,7 @@ def _numbers(box: Box, width: float) -> Iterator[str]:
 
 
 def _marked(text: str) -> str:
-    """The text escaped, its whitespace marks paler than letters."""
+    """Escapes the text, and makes its whitespace marks paler than letters."""
     return "".join(f'<tspan class="space">{c}</tspan>' if c in SPACES else escape(c) for c in text)
 
 

@@ -17,7 +17,7 @@ COLUMNS = ("node", "parent", "token", "id", "p", "q", "draw", "verdict")
 
 
 def render(trace: Trace) -> str:
-    """The page, whole: the template trace.html, which escapes whatever is not markup of this package."""
+    """Renders the complete page: the template trace.html, which escapes everything except this package's markup."""
     environment = Environment(
         loader=PackageLoader("specframe_report", ""),
         autoescape=True,
@@ -48,7 +48,7 @@ def render(trace: Trace) -> str:
 
 
 def _cards(trace: Trace) -> list[tuple[str, str, str]]:
-    """The summary: name, value and meaning of each figure."""
+    """Returns the summary: name, value and meaning of each entry."""
     drafted = sum(piece.source == "draft" for piece in trace.pieces)
     share = drafted / len(trace.pieces) if trace.pieces else 0.0
     efficiency = trace.accepted / trace.drafted if trace.drafted else 0.0
@@ -63,12 +63,12 @@ def _cards(trace: Trace) -> list[tuple[str, str, str]]:
 
 
 def _mark_ends(text: str) -> str:
-    """The text with the ends of its lines marked, so that a token of nothing else is seen."""
+    """Marks line ends in the text, so that a token of nothing else is visible."""
     return escape_controls(text).replace("\n", "↵\n").replace("\t", "⇥\t")
 
 
 def _rows(cycle: TracedCycle) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The kind and cells of each row of a cycle's table: its nodes, then the bonus token."""
+    """Yields the kind and cells of each row of a cycle's table: its nodes, then the bonus token."""
     for node in cycle.nodes:
         yield (
             node.verdict,

@@ -1,4 +1,4 @@
-"""Scaling laws of drafters, and llama.cpp to compare with, as a specframe plugin; importing it imports no torch."""
+"""Scaling laws of drafters, and llama.cpp for comparison; importing this package imports no torch."""
 
 from __future__ import annotations
 

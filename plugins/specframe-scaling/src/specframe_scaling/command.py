@@ -22,7 +22,7 @@ PATH = UserPath()
 
 
 def numbers(text: str | None) -> tuple[int, ...]:
-    """Numbers, separated by commas. Raises InputError for other texts."""
+    """Parses numbers separated by commas. Raises InputError for other texts."""
     try:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -30,7 +30,7 @@ def numbers(text: str | None) -> tuple[int, ...]:
 
 
 def read_planned(text: str) -> int:
-    """The number of tokens of a plan. Raises InputError for any other text."""
+    """Parses the number of tokens of a plan. Raises InputError for other texts."""
     name, _, value = text.partition("=")
     if name != "tokens":
         raise InputError(f"--plan {text}: give the tokens to plan for, such as tokens=50M")
@@ -111,7 +111,7 @@ def scaling(
 
 
 def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Results:
-    """The results of a trained sweep; each new measurement is kept in a file of its own."""
+    """Returns the results of a trained sweep; each new measurement is stored in a file."""
     from specframe_scaling.measuring import Bench, kept_passes, load_or_make
     from specframe_scaling.points import Point, Results, Speed
 

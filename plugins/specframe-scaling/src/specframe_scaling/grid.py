@@ -1,4 +1,4 @@
-"""The grid of a sweep: which drafters are trained, and where each of them lies."""
+"""The grid of a sweep: which drafters are trained, and their folders."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specframe.plugin import counted
 UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 SIZES = {"layers": "layers", "width": "intermediate_size"}
-"""The drafter's option of each size."""
+"""The drafter's option for each size."""
 
 
 def read_count(text: str) -> int:
-    """A number of tokens such as 250000, 50k or 1.5M. Raises InputError for any other text."""
+    """Parses a number of tokens such as 250000, 50k or 1.5M. Raises InputError for other texts."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text.strip())
     if not found or not (count := round(float(found[1]) * UNITS[found[2]])):
         raise InputError(f"{text!r} is no number of tokens; give one such as 250000, 50k or 1.5M")
@@ -26,12 +26,12 @@ def read_count(text: str) -> int:
 
 
 def read_counts(text: str) -> list[int]:
-    """Numbers, separated by commas, in ascending order."""
+    """Parses numbers separated by commas, and sorts them."""
     return sorted({read_count(part) for part in text.split(",")})
 
 
 def read_time(text: str) -> float:
-    """The seconds of a time such as 90s, 20min or 2h. Raises InputError for any other text."""
+    """Parses a time such as 90s, 20min or 2h as seconds. Raises InputError for other texts."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text.strip())
     if not found or not float(found[1]):
         raise InputError(f"{text!r} is not a time; write for example 90s, 20min or 2h")
@@ -43,7 +43,7 @@ class Trunk:
     """A training run of one size and seed, whose branches are the points of all token counts."""
 
     layers: int | None
-    """Number of decoder layers; None: the method's own."""
+    """Number of decoder layers; None: the method's default."""
     width: int | None
     """Inner width of the MLPs; None: the target's."""
     seed: int
@@ -56,7 +56,7 @@ class Trunk:
 
     @property
     def overrides(self) -> list[str]:
-        """The recipe's values that make a new drafter of this size."""
+        """Returns the recipe's values that create a new drafter of this size."""
         sizes = {"layers": self.layers, "width": self.width}
         return [f"drafter.{SIZES[name]}={size}" for name, size in sizes.items() if size is not None]
 
@@ -70,7 +70,7 @@ class SweepGrid:
     width: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     share: float = 0.15
-    """The share of a run's steps over which its rate falls to 0."""
+    """Share of a run's steps over which the learning rate decreases to 0."""
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -78,17 +78,17 @@ class SweepGrid:
 
     @property
     def trunks(self) -> list[Trunk]:
-        """The training runs, those of the first seed first."""
+        """Returns the training runs, those of the first seed first."""
         sizes = itertools.product(self.seeds, self.layers or (None,), self.width or (None,))
         return [Trunk(layers, width, seed) for seed, layers, width in sizes]
 
     def folders(self, trunk: Trunk, out: Path) -> dict[int, Path]:
-        """The folder of each point of a trunk, by its token count."""
+        """Returns the folder of each point of a trunk, by token count."""
         last, whole = max(self.tokens), out / trunk.name
         return {tokens: whole if tokens == last else whole / f"tokens-{tokens}" for tokens in self.tokens}
 
     def training(self, trunk: Trunk, out: Path) -> list[str]:
-        """The values that make the recipe's training this trunk's."""
+        """Returns the overrides that turn the recipe's training into this trunk's."""
         marks = ", ".join(map(str, self.tokens))
         return [
             *trunk.overrides,
@@ -105,12 +105,12 @@ class SweepGrid:
         ]
 
     def as_data(self) -> dict[str, Any]:
-        """The grid as a file has it."""
+        """Returns the grid as data for a file."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def check_sizes(grid: SweepGrid, drafter: Any) -> None:
-    """Raises InputError for a drafter, a plan's part, that has no weights, or no option for a size of the grid."""
+    """Raises InputError for a drafter (a plan's part) that has no weights, or no option for a size of the grid."""
     name = drafter.entry.name
     if not _has(drafter, "weights"):
         raise InputError(f"the drafter {name} has no weights, so there is nothing to train more or less")
@@ -120,7 +120,7 @@ def check_sizes(grid: SweepGrid, drafter: Any) -> None:
 
 
 def check_law(grid: SweepGrid) -> None:
-    """Raises InputError for token counts that no law can be fitted to, before anything is trained."""
+    """Raises InputError for token counts to which no law can be fitted, before anything is trained."""
     if len(grid.tokens) < 3 or max(grid.tokens) < 10 * min(grid.tokens):
         raise InputError(
             f"--tokens has {counted(len(grid.tokens), 'count')} over a factor of "

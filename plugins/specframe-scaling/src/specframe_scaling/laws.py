@@ -1,4 +1,4 @@
-"""Laws of tau in training tokens and parameters, and the choice among them by a point that they did not see."""
+"""Laws of tau in training tokens and parameters, and the choice among them by held-out points."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specframe_scaling.resampling import Sums
 
 STEPS = 30
 RIDGE = 1e-2
-"""Prior of a logit's coefficients: so weak that it decides only where no cycle reached a depth."""
+"""Prior of a logit's coefficients, so weak that it matters only if no cycle reached a depth."""
 
 
 @dataclass(frozen=True)
 class Regressors:
-    """Regressors of a law: 1, log10 of tokens and, where sizes differ, log10 of parameters, around their means."""
+    """Regressors of a law: 1, log10 of tokens and, if sizes differ, log10 of parameters, relative to their means."""
 
     middle: tuple[float, float]
     sized: bool
 
     @classmethod
     def of(cls, sums: Sums) -> Regressors:
-        """The regressors for these points."""
+        """Returns the regressors for these points."""
         middle = float(np.log10(sums.tokens).mean()), float(np.log10(sums.parameters).mean())
         return cls(middle, len(set(sums.parameters.tolist())) > 1)
 
@@ -35,7 +35,7 @@ class Regressors:
         return np.stack(columns[: 3 if self.sized else 2], 1)
 
     def words(self, coefficients: Array) -> str:
-        """A sum of coefficients and regressors, those of a law that is not around the means."""
+        """Formats a sum of coefficients and regressors, for a law that is not relative to the means."""
         slopes = coefficients[1:]
         start = coefficients[0] - sum(slope * middle for slope, middle in zip(slopes, self.middle, strict=False))
         names = ("log10(tokens)", "log10(parameters)")
@@ -52,7 +52,7 @@ class Logit:
 
     @classmethod
     def fit(cls, sums: Sums) -> Logit:
-        """The maximum of the likelihood of the acceptances at each depth, by Newton's steps."""
+        """Maximises the likelihood of the acceptances at each depth by Newton's method."""
         terms = Regressors.of(sums)
         x = terms.design(sums.tokens, sums.parameters)
         trials = np.concatenate([sums.cycles[..., None], sums.reached[..., :-1]], -1)
@@ -71,21 +71,21 @@ class Logit:
         return cls(terms, found)
 
     def alpha(self, tokens: Array, parameters: Array) -> Array:
-        """Acceptance at each depth among the cycles that came to it: [R, D, M]."""
+        """Returns the acceptance at each depth among the cycles that reached it: [R, D, M]."""
         return _expit(self.coefficients @ self.terms.design(tokens, parameters).T)
 
     def depths(self, tokens: Array, parameters: Array) -> Array:
-        """Tau of the tree cut below each depth: [R, D, M]."""
+        """Returns tau of the tree cut below each depth: [R, D, M]."""
         found: Array = 1 + self.alpha(tokens, parameters).cumprod(1).cumsum(1)
         return found
 
     def tau(self, tokens: Array, parameters: Array) -> Array:
-        """Tau by the product over depths: [R, M]."""
+        """Returns tau by the product over depths: [R, M]."""
         last: Array = self.depths(tokens, parameters)[:, -1]
         return last
 
     def words(self) -> str:
-        """The formula of the first depth."""
+        """Returns the formula of the first depth."""
         return f"logit(alpha_1) = {self.terms.words(self.coefficients[0, 0])}"
 
 
@@ -99,7 +99,7 @@ class Linear:
 
     @classmethod
     def fit(cls, sums: Sums) -> Linear:
-        """Least squares."""
+        """Fits by least squares."""
         terms = Regressors.of(sums)
         x = terms.design(sums.tokens, sums.parameters)
         square = np.einsum("rn,nk,nl->rkl", sums.weights, x, x) + 1e-12 * np.eye(x.shape[1])
@@ -107,26 +107,26 @@ class Linear:
         return cls(terms, found)
 
     def tau(self, tokens: Array, parameters: Array) -> Array:
-        """Tau at these places: [R, M]."""
+        """Returns tau at these places: [R, M]."""
         found: Array = self.coefficients @ self.terms.design(tokens, parameters).T
         return found
 
     def words(self) -> str:
-        """The formula."""
+        """Returns the formula."""
         return f"tau = {self.terms.words(self.coefficients[0])}"
 
 
 @dataclass(frozen=True)
 class Saturating:
-    """A power law towards a limit: tau = limit - A tokens^-b parameters^-c."""
+    """A power law that approaches a limit: tau = limit - A tokens^-b parameters^-c."""
 
     terms: Regressors
-    coefficients: Array  # [R, 1 + K]: the limit, then those of the natural logarithm of what is missing
+    coefficients: Array  # [R, 1 + K]: the limit, then the coefficients of the natural logarithm of the remainder
     name: str = "saturating"
 
     @classmethod
     def fit(cls, sums: Sums) -> Saturating:
-        """Least squares, from a fit whose limit is the length of the longest path."""
+        """Fits by least squares, starting from a fit whose limit is the length of the longest path."""
         terms = Regressors.of(sums)
         x = terms.design(sums.tokens, sums.parameters)
         most = 1 + sums.reached.shape[-1]
@@ -148,13 +148,13 @@ class Saturating:
         return cls(terms, np.array(found))
 
     def tau(self, tokens: Array, parameters: Array) -> Array:
-        """Tau at these places: [R, M]."""
+        """Returns tau at these places: [R, M]."""
         power = self.coefficients[:, 1:] @ self.terms.design(tokens, parameters).T
         found: Array = self.coefficients[:, :1] - np.exp(np.clip(power, -50, 50))
         return found
 
     def words(self) -> str:
-        """The formula."""
+        """Returns the formula."""
         limit, *rest = self.coefficients[0].tolist()
         start = np.exp(rest[0] - sum(b * middle for b, middle in zip(rest[1:], self.terms.middle, strict=False)))
         pairs = zip(rest[1:], ("tokens", "parameters"), strict=False)
@@ -170,17 +170,17 @@ LAWS: Sequence[Callable[[Sums], TauLaw]] = (Logit.fit, Linear.fit, Saturating.fi
 
 @dataclass(frozen=True)
 class Judged:
-    """A law, fitted to all points, and its error at those of the most tokens, which a fit without them predicts."""
+    """A law fitted to all points, and its error at the points with the most tokens when fitted without them."""
 
     law: TauLaw
     held_out: float
-    """Mean relative error at the points of the most tokens."""
+    """Mean relative error at the points with the most tokens."""
     largest: float
-    """Relative error at the largest size of them, on average over seeds."""
+    """Relative error at the largest size among them, averaged over seeds."""
 
 
 def judge(sums: Sums) -> list[Judged]:
-    """The laws, the one with the least error at the points that were held out first."""
+    """Returns the laws, that with the least error at held-out points first."""
     most = sums.tokens > 0.9 * sums.tokens.max()
     seen, held_out = sums.only(~most), sums.only(most)
     measured = Sums(seen.tokens, seen.parameters, seen.cycles[:1], seen.reached[:1], seen.weights[:1])

@@ -1,4 +1,4 @@
-"""The part of a sweep that measures: tau of every trained drafter, and cycles of several rows side by side."""
+"""Measurements of a sweep: tau of every trained drafter, and cycles of several rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from specframe_scaling.points import Passes, Point, Speed, make_point, name_of
 
 Kind = TypeVar("Kind", Point, Speed)
 WARM, CYCLES = 3, 24
-"""Cycles before those that are timed, and those."""
+"""Numbers of cycles before those that are timed, and of timed ones."""
 LEAVES = ("run.costs=null",)
-"""Values of the recipe while it is measured: drafts are as large as its tree, so that tau is no machine's own."""
+"""Overrides while measuring: drafts have the recipe tree's size, so that tau does not depend on the machine."""
 
 
 class Bench:
@@ -31,24 +31,24 @@ class Bench:
         self._target: Any = None
 
     def pipeline(self, folder: Path, *more: str) -> Pipeline:
-        """The recipe with the drafter in the folder, and further values."""
+        """Returns the recipe with the drafter in the folder, and further overrides."""
         plan = read_plan(self.recipe, [*self.changes, *LEAVES, f"drafter.weights={folder}", *more])
         pipeline = Pipeline.build(plan, self._target)
         self._target = pipeline.parts.target
         return pipeline
 
     def prompts(self, pipeline: Pipeline) -> Sequence[str | list[int]]:
-        """The prompts that are decoded: those given, or the recipe's."""
+        """Returns the prompts that are decoded: the given ones, or the recipe's."""
         return self.given or pipeline.run.prompts
 
     def point(self, folder: Path, seed: int) -> Point:
-        """The point of the drafter in the folder."""
+        """Returns the point of the drafter in the folder."""
         pipeline = self.pipeline(folder)
         found = measure_tau(pipeline, self.prompts(pipeline))
         return make_point(folder, seed, found.cycles.tolist(), found.reached.tolist())
 
     def speed(self, folder: Path, size: tuple[int, int], batch: int) -> Speed:
-        """The times of cycles of `batch` rows with the drafter in the folder, and of passes without drafts."""
+        """Returns the times of cycles of `batch` rows with the drafter in the folder, and of passes without drafts."""
         pipeline = self.pipeline(folder)
         prompts = self.prompts(pipeline)
         chosen = [prompts[place % len(prompts)] for place in range(batch)]
@@ -67,7 +67,7 @@ class Bench:
         )
 
     def passes(self, folders: Mapping[tuple[int, int], Path]) -> Passes | None:
-        """The times of passes with a drafter of each size, as `run.costs: measured` has them; None on accelerators."""
+        """Returns the times of passes with a drafter of each size, by `run.costs: measured`; None on accelerators."""
         costs = {size: self.pipeline(folder, "run.costs=measured").parts.costs for size, folder in folders.items()}
         known = {size: cost for size, cost in costs.items() if cost is not None}
         if not known:
@@ -79,21 +79,21 @@ class Bench:
 
 @dataclass(frozen=True)
 class TimedCycles:
-    """Cycles in which all rows are live: medians of their seconds, which other work on the machine moves least."""
+    """Cycles in which all rows are live: medians of their seconds, which are robust to other load on the machine."""
 
     whole: float
     target: float
     drafter: float
     passes: float
-    """The drafter's passes of a cycle."""
+    """Number of the drafter's passes in a cycle."""
     tokens: float
     """Tokens committed in a cycle, by all rows together."""
     nodes: list[float]
-    """Drafted nodes of a row at each level."""
+    """Drafted nodes per row at each level."""
 
 
 def time_cycles(pipeline: Pipeline, prompts: Sequence[str | list[int]]) -> TimedCycles:
-    """Times `CYCLES` cycles of the prompts side by side."""
+    """Times `CYCLES` cycles of the prompts in one batch."""
     nodes = pipeline.parts.nodes
     rows = [pipeline.encode(prompt) for prompt in prompts]
     room = pipeline.parts.target.context - max(map(len, rows)) - nodes - 1
@@ -129,7 +129,7 @@ def time_cycles(pipeline: Pipeline, prompts: Sequence[str | list[int]]) -> Timed
 
 
 def load_or_make(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind:
-    """The object in a file, or a new one, which is then written there."""
+    """Returns the object in a file, or creates one and writes it there."""
     if path.exists():
         return kind(**json.loads(path.read_text(encoding="utf-8")))
     made = make()
@@ -138,7 +138,7 @@ def load_or_make(path: Path, kind: type[Kind], make: Callable[[], Kind]) -> Kind
 
 
 def kept_passes(path: Path, bench: Bench, folders: Mapping[tuple[int, int], Path]) -> Passes | None:
-    """The passes in a file if it has those of every size, or new ones, which are then written there."""
+    """Returns the passes in a file if it has those of every size, or measures them and writes them there."""
     if path.exists():
         known = Passes(**json.loads(path.read_text(encoding="utf-8")))
         if known.draft.keys() == set(map(name_of, folders)):

@@ -1,4 +1,4 @@
-"""The plan: the drafter and the drafts of the most expected tokens a second under a budget."""
+"""The plan: the drafter and drafts with the most expected tokens per second under a budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class PlannedDrafter:
-    """A drafter, its training and the depth of its drafts, and what the laws expect of them."""
+    """A drafter, its training and draft depth, and the values that the laws predict for it."""
 
     size: Size
     tokens: float
@@ -29,19 +29,19 @@ class PlannedDrafter:
     speedup: float
     speedup_interval: tuple[float, float]
     outside: float
-    """Factor between its tokens and the nearest that were measured; 1 within their range."""
+    """Factor between its tokens and the nearest measured number; 1 within their range."""
 
 
 @dataclass(frozen=True)
 class Planner:
-    """The results with the law that was chosen, and that of acceptance by depth."""
+    """The results, with the chosen law, and that of acceptance by depth."""
 
     results: Results
     law: TauLaw
     logit: Logit
 
     def depths(self, size: Size, tokens: float) -> Array:
-        """Tau of drafts cut below each depth, [R, D]: the chosen law's, split as the acceptances are."""
+        """Returns tau of drafts cut below each depth, [R, D]: the chosen law's, divided as the acceptances are."""
         place = np.array([tokens]), np.array([float(self.results.sizes()[size])])
         split = self.logit.depths(*place)[..., 0]
         if self.law is self.logit:
@@ -51,10 +51,10 @@ class Planner:
         return found
 
     def plan(self, size: Size, tokens: float, batch: int) -> PlannedDrafter:
-        """The best depth of drafts for a size and batch. Raises InputError where the batch was not timed."""
+        """Returns the best draft depth for a size and batch. Raises InputError if the batch was not timed."""
         speed = self.speed(size, batch)
         taus = self.depths(size, tokens)[:, : len(speed.nodes)]
-        per_token = speed.plain_seconds  # without drafts a row gets a token in each pass
+        per_token = speed.plain_seconds  # without drafts, a row gets one token per pass
         cycles = [cycle_seconds(speed, depth, self.results.passes) for depth in range(1, taus.shape[1] + 1)]
         gains = [taus[:, level] * per_token / cycle for level, cycle in enumerate(cycles)]
         best = int(np.argmax([gain[0] for gain in gains]))
@@ -73,7 +73,7 @@ class Planner:
         )
 
     def speed(self, size: Size, batch: int) -> Speed:
-        """The times of a size and batch."""
+        """Returns the times of a size and batch."""
         for speed in self.results.speeds:
             if (speed.layers, speed.width, speed.batch) == (*size, batch):
                 return speed
@@ -81,18 +81,18 @@ class Planner:
 
     @property
     def batches(self) -> list[int]:
-        """The batches that were timed with every size."""
+        """Returns the batches that were timed with every size."""
         sizes = self.results.sizes()
         timed = [{s.batch for s in self.results.speeds if (s.layers, s.width) == size} for size in sizes]
         return sorted(set.intersection(*timed)) if timed else []
 
     def best(self, tokens: Callable[[Size], float], batch: int) -> PlannedDrafter:
-        """The choice of the most tokens a second at a batch, given the tokens that each size can be trained on."""
+        """Returns the choice with the most tokens per second at a batch, given each size's training tokens."""
         choices = [self.plan(size, tokens(size), batch) for size in self.results.sizes()]
         return max(choices, key=lambda choice: choice.speedup)
 
     def within(self, seconds: float) -> Callable[[Size], float]:
-        """The tokens that each size is trained on in a time.
+        """Returns the number of tokens that each size is trained on in a given time.
 
         Raises InputError for a time in which no point of the sweep is trained.
         """
@@ -106,7 +106,7 @@ class Planner:
         return lambda size: seconds * self.results.tokens_per_second(size)
 
     def last_gain(self, choice: PlannedDrafter) -> float | None:
-        """The batch beyond which a drafter makes nothing faster, between the timed ones; None where all gain."""
+        """Returns the batch above which a drafter gives no gain, interpolated between timed ones; None if all gain."""
         found = [(batch, self.plan(choice.size, choice.tokens, batch).speedup) for batch in self.batches]
         for (less, before), (more, after) in zip([(0, 2.0), *found], found, strict=False):
             if after <= 1:

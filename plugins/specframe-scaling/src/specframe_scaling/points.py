@@ -1,4 +1,4 @@
-"""The points of a sweep: trained drafters with their figures, one file each, and all of them in one."""
+"""The points of a sweep: trained drafters with their measurements, one file each, and all of them in one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Point:
-    """A drafter of a size, trained on so many tokens, and how often its drafts were accepted, prompt by prompt."""
+    """A drafter of a size, trained on a number of tokens, and the acceptance of its drafts, prompt by prompt."""
 
     target: str
     """Name and fingerprint of the target it was trained for."""
     data: str
-    """A fingerprint of its training texts; which texts are held out differs by seed."""
+    """Fingerprint of its training texts; the held-out texts depend on the seed."""
     device: str
     tokens: int
     layers: int
@@ -32,7 +32,7 @@ class Point:
     parameters: int
     seed: int
     seconds: float
-    """Time of its training, were it trained alone."""
+    """Seconds of its training as if trained alone."""
     cycles: list[float]
     """[P] cycles of each prompt."""
     reached: list[list[float]]
@@ -51,36 +51,36 @@ class Point:
 
 @dataclass(frozen=True)
 class Speed:
-    """Cycles of several rows side by side, all of them live."""
+    """Cycles of several rows, all of them live."""
 
     layers: int
     width: int
     batch: int
     nodes: list[float]
-    """Drafted nodes of each level, on average over cycles and rows."""
+    """Drafted nodes of each level, averaged over cycles and rows."""
     plain_seconds: float
-    """A pass of the target over the rows without drafts."""
+    """Seconds of a target pass over the rows without drafts."""
     target_seconds: float
-    """A pass of the target over the rows' drafts."""
+    """Seconds of a target pass over the rows' drafts."""
     draft_seconds: float
-    """A drafter's pass."""
+    """Seconds of a drafter's pass."""
     other_seconds: float
-    """The rest of a cycle."""
+    """Seconds of the rest of a cycle."""
     tokens_per_second: float
     tau: float
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Times of passes on one machine: the target's by nodes, those of all rows together, and drafters' over one row."""
+    """Times of passes on one machine: the target's by the nodes of all rows together, and drafters' over one row."""
 
     nodes: list[int]
     seconds: list[float]
     draft: dict[str, float]
-    """A drafter's, by the name of its size."""
+    """A drafter's seconds, by the name of its size."""
 
     def cost(self, nodes: float) -> float:
-        """The seconds of the target's pass: on a line between timed sizes, beyond them by the rise of the last half."""
+        """Returns the seconds of the target's pass: interpolated between sizes, extrapolated from the last half."""
         most = self.nodes[-1]
         if nodes <= most:
             return float(np.interp(nodes, self.nodes, self.seconds))
@@ -89,7 +89,7 @@ class Passes:
 
 
 def name_of(size: tuple[int, int]) -> str:
-    """The name of a size."""
+    """Returns the name of a size."""
     return f"{size[0]} x {size[1]}"
 
 
@@ -100,11 +100,11 @@ class Results:
     points: list[Point]
     speeds: list[Speed] = field(default_factory=list)
     passes: Passes | None = None
-    """None on an accelerator, whose passes are not timed by size."""
+    """None on an accelerator, where passes are not timed by size."""
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """The results of a file. Raises InputError for a file that holds none, or points that no law can have."""
+        """Reads the results of a file. Raises InputError for an invalid file, or for impossible points."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             passes = data.get("passes") and Passes(**data["passes"])
@@ -131,7 +131,7 @@ class Results:
         counts = sorted({round(np.log10(point.tokens), 2) for point in self.points})
         if len(counts) < 3:
             raise InputError(f"{path} has {len(counts)} token counts; a law needs three or more")
-        if counts[-1] - counts[0] < 0.95:  # a run ends with a step, so its tokens are a little more than its count
+        if counts[-1] - counts[0] < 0.95:  # a run ends with a full step, so its tokens are slightly more than its count
             raise InputError(
                 f"{path}: its token counts span a factor of {10 ** (counts[-1] - counts[0]):.1f}; a law needs ten"
             )
@@ -159,18 +159,18 @@ class Results:
         return np.array(padded, dtype=float)
 
     def sizes(self) -> dict[tuple[int, int], int]:
-        """The parameters of each size, layers and width, the smallest first."""
+        """The parameters of each size, layers and width, smallest first."""
         found = {point.size: point.parameters for point in self.points}
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def tokens_per_second(self, size: tuple[int, int]) -> float:
-        """Training speed of a size: that of its longest run."""
+        """Returns the training speed of a size: that of its longest run."""
         longest = max((point for point in self.points if point.size == size), key=lambda point: point.tokens)
         return longest.tokens / longest.seconds
 
 
 def read_record(folder: Path) -> Mapping[str, Any]:
-    """A training's record. Raises InputError where there is none."""
+    """Reads a training's record. Raises InputError if there is none."""
     try:
         record: Mapping[str, Any] = json.loads((folder / "train.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -179,7 +179,7 @@ def read_record(folder: Path) -> Mapping[str, Any]:
 
 
 def make_point(folder: Path, seed: int, cycles: Sequence[float], reached: Sequence[Sequence[float]]) -> Point:
-    """The point of a trained drafter in a folder, with the figures of its decoding."""
+    """Returns the point of a trained drafter in a folder, with the measurements of its decoding."""
     record = read_record(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     owner = config.get("trained_for") or {}

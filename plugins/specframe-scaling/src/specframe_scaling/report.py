@@ -16,7 +16,7 @@ from specframe_scaling.throughput import Knee, predictions
 
 
 class ScalingReport:
-    """Results, fitted: what is printed of them."""
+    """Fitted results, and their presentation."""
 
     def __init__(self, results: Results, choices: int = 200) -> None:
         self.results = results
@@ -28,22 +28,22 @@ class ScalingReport:
 
     @property
     def law(self) -> TauLaw:
-        """The law of the least error at the points that were held out."""
+        """The law with the least error at held-out points."""
         return self.judged[0].law
 
     def named(self, name: str) -> TauLaw:
-        """The law of a name."""
+        """Returns the law of a name."""
         return next(each.law for each in self.judged if each.law.name == name)
 
     def laws(self) -> str:
-        """A line for each law: its errors where it was not fitted, and its formula."""
+        """Returns a line for each law: its errors at held-out points, and its formula."""
         lines = ["law         error at the most tokens, held out   at the largest of them   formula"]
         for each in self.judged:
             lines.append(f"{each.law.name:<10}  {each.held_out:>36.1%}   {each.largest:>22.1%}   {each.law.words()}")
         return "\n".join(lines)
 
     def throughput(self) -> str:
-        """The law of tokens a second for each size, and its error next to that of the machine's times of passes."""
+        """Returns the law of tokens per second for each size, with its error and that of the measured pass times."""
         lines, passes = [], self.results.passes
         for size in self.results.sizes():
             speeds = [speed for speed in self.results.speeds if (speed.layers, speed.width) == size]
@@ -64,7 +64,7 @@ class ScalingReport:
         return "\n".join(lines)
 
     def extrapolation(self, tokens: float) -> str:
-        """The tau of each size after this number of tokens, and its distance from the measured ones."""
+        """Returns the tau of each size after this number of tokens, and its distance from the measured ones."""
         lines = []
         for size, parameters in self.results.sizes().items():
             tau = self.law.tau(np.array([tokens]), np.array([float(parameters)]))[:, 0]
@@ -73,7 +73,7 @@ class ScalingReport:
         return "\n".join([f"after {count(tokens)} tokens, by the law {self.law.name}:", *lines, self.distance(tokens)])
 
     def distance(self, tokens: float) -> str:
-        """A sentence about the measured range."""
+        """Returns a sentence about the measured range."""
         low, high = self.results.tokens.min(), self.results.tokens.max()
         measured = f"the measured {count(low)} to {count(high)} tokens"
         if low <= tokens <= high:
@@ -82,7 +82,7 @@ class ScalingReport:
         return f"OUTSIDE {measured}, by a factor of {factor:.1f}: an extrapolation"
 
     def plan(self, seconds: float) -> str:
-        """The drafter to train in a time, and what to expect of it."""
+        """Describes the drafter to train in a given time, and its predicted performance."""
         planner, batches = self.planner, self.planner.batches
         if not batches:
             raise InputError("the results have no cycles with every size, so no plan: measure with --batch 1,2,4,8,16")
@@ -114,12 +114,12 @@ class ScalingReport:
 
 
 def words_of(size: Size) -> str:
-    """The size in words."""
+    """Returns the size in words."""
     return f"{size[0]} layer{'s' if size[0] != 1 else ''} of width {size[1]}"
 
 
 def count(tokens: float) -> str:
-    """A number of tokens, short."""
+    """Formats a number of tokens."""
     for unit, least in (("M", 1e6), ("k", 1e3)):
         if tokens >= least:
             return f"{tokens / least:.3g}{unit}"
@@ -127,12 +127,12 @@ def count(tokens: float) -> str:
 
 
 def taus(choice: PlannedDrafter) -> str:
-    """Tau and its interval."""
+    """Formats tau and its interval."""
     low, high = choice.tau_interval
     return f"{choice.tau:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def gain(choice: PlannedDrafter) -> str:
-    """The speedup and its interval."""
+    """Formats the speedup and its interval."""
     low, high = choice.speedup_interval
     return f"{choice.speedup:.2f} x [{low:.2f}, {high:.2f}]"

@@ -1,4 +1,4 @@
-"""Bootstrap over prompts and seeds: the points as they are, and as other choices of both would have given them."""
+"""Bootstrap over prompts and seeds: the measured points, and resampled ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOW, HIGH = 2.5, 97.5
 
 @dataclass(frozen=True)
 class Sums:
-    """Counts of N points in R choices of prompts and seeds; the first is the one that was measured."""
+    """Counts of N points in R resamples of prompts and seeds; the first is the measured one."""
 
     tokens: Array  # [N]
     parameters: Array  # [N]
@@ -29,7 +29,7 @@ class Sums:
         return found
 
     def only(self, chosen: Array) -> Sums:
-        """The points that are chosen, [N] bool."""
+        """Returns the points that are chosen, [N] bool."""
         return Sums(
             self.tokens[chosen],
             self.parameters[chosen],
@@ -40,11 +40,11 @@ class Sums:
 
 
 def resample(results: Results, count: int = 200, seed: int = 0) -> Sums:
-    """The sums of the results, and of `count` bootstrap choices.
+    """Returns the sums of the results, and of `count` bootstrap resamples.
 
-    All points have the same prompts, so a choice of prompts is one for all of them; seeds are chosen for each size,
-    since the points of a seed share one run. Of n, n - 1 are drawn and weighted by n / (n - 1) (Rao and Wu 1988): with
-    two seeds an ordinary bootstrap would show half of their variance.
+    All points have the same prompts, so one choice of prompts applies to all; seeds are chosen for each size, because
+    the points of a seed share one run. Of n, n - 1 are drawn and weighted by n / (n - 1) (Rao and Wu 1988): with two
+    seeds an ordinary bootstrap would give half of their variance.
     """
     dice = np.random.default_rng(seed)
     prompts = results.cycles.shape[1]
@@ -68,13 +68,13 @@ def resample(results: Results, count: int = 200, seed: int = 0) -> Sums:
 
 
 def interval(values: Array) -> tuple[float, float]:
-    """The ends of the 95 % interval of values over choices, [R], the first of which was measured."""
+    """Returns the ends of the 95 % interval of values over resamples, [R], the first of which was measured."""
     low, high = np.percentile(values[1:] if len(values) > 1 else values, [LOW, HIGH])
     return float(low), float(high)
 
 
 def _drawn(dice: np.random.Generator, count: int) -> Array:
-    """The weight of each of `count` things after a draw."""
+    """Returns the weight of each of `count` items after a draw."""
     if count == 1:
         return np.ones(1)
     drawn = np.bincount(dice.integers(count, size=count - 1), minlength=count)

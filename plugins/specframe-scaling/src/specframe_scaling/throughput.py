@@ -1,4 +1,4 @@
-"""Tokens a second by rows side by side: Scylla's logarithm up to a knee, and the machine's own times."""
+"""Tokens per second by number of rows: Scylla's logarithm up to a knee, and the machine's measured times."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from specframe_scaling.points import Array, Passes, Speed, name_of
 
 PLACES = 200
-"""Number of places for the knee that are tried."""
+"""Number of candidate places for the knee."""
 
 
 @dataclass(frozen=True)
 class Knee:
-    """tokens a second = a + b log2(min(batch, knee)), Theorem 1.3 of Scylla up to where the machine is full."""
+    """tokens a second = a + b log2(min(batch, knee)), Theorem 1.3 of Scylla up to the machine's saturation."""
 
     a: float
     b: float
     knee: float
     error: float
-    """Mean relative error at the batches that it was fitted to."""
+    """Mean relative error at the batches used in the fit."""
 
     @classmethod
     def fit(cls, batches: Sequence[int], speeds: Sequence[float]) -> Knee:
-        """Least squares over line and knee."""
+        """Fits line and knee by least squares."""
         x, y = np.log2(np.array(batches, dtype=float)), np.array(speeds, dtype=float)
         best: tuple[float, float, Array] | None = None
         for knee in np.linspace(x.min() + 1e-6, x.max(), PLACES) if len(x) > 1 else x:
@@ -41,12 +41,12 @@ class Knee:
         return cls(float(a), float(b), float(2**knee), float(off.mean()))
 
     def rate(self, batch: float) -> float:
-        """Tokens a second at a batch."""
+        """Returns the tokens per second at a batch."""
         return self.a + self.b * float(np.log2(min(batch, self.knee)))
 
 
 def predict(passes: Passes, speed: Speed, rest: float) -> float:
-    """Tokens a second by the times of single passes and the rest of a cycle of one row.
+    """Predicts the tokens per second from times of single passes and the rest of a cycle of one row.
 
     A drafter's pass grows with the rows as the target's does.
     """
@@ -56,15 +56,15 @@ def predict(passes: Passes, speed: Speed, rest: float) -> float:
 
 
 def predictions(passes: Passes, speeds: Sequence[Speed]) -> list[float]:
-    """The predicted tokens a second of a size's batches, the smallest first, whose rest of a cycle all are given."""
+    """Predicts the tokens per second of a size's batches, smallest first, whose rest of a cycle all batches share."""
     return [predict(passes, speed, speeds[0].other_seconds) for speed in speeds]
 
 
 def cycle_seconds(speed: Speed, depth: int, passes: Passes | None = None) -> float:
-    """The seconds of a cycle whose drafts are cut below a depth.
+    """Returns the seconds of a cycle whose drafts are cut below a depth.
 
-    The target's time falls with the nodes as its passes do; where those were not timed, on the line from a pass without
-    drafts to one over the whole draft.
+    The target's time decreases with the nodes as its measured passes do; without these, it is interpolated between a
+    pass without drafts and one over the whole draft.
     """
     whole, cut = sum(speed.nodes), sum(speed.nodes[:depth])
     if passes is None:

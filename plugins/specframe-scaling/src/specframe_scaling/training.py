@@ -1,4 +1,4 @@
-"""The part of a sweep that trains: a process for each size and seed, several side by side."""
+"""Training of a sweep: a process for each size and seed, several in parallel."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specframe_scaling.grid import SweepGrid, Trunk
 
 LOG = "train.log"
 WARMUP = 10
-"""Steps of warm-up where the recipe's user gives no other number: the shortest run has some dozens of steps."""
+"""Steps of warm-up unless the user gives another number: the shortest run has some dozens of steps."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A recipe, its changes and the grid, trained into a folder."""
+    """A recipe, its overrides and the grid, trained into a folder."""
 
     recipe: str
     changes: Sequence[str]
@@ -28,7 +28,7 @@ class Sweep:
     out: Path
 
     def command(self, trunk: Trunk) -> list[str]:
-        """The command that trains a trunk, and goes on where it was interrupted."""
+        """Returns the command that trains a trunk, or continues it after an interruption."""
         given = [f"train.warmup={WARMUP}", *self.changes, *self.grid.training(trunk, self.out)]
         return [sys.executable, "-m", "specframe", "train", self.recipe, *given]
 
@@ -37,9 +37,9 @@ class Sweep:
         return all((folder / "train.json").exists() for folder in self.grid.folders(trunk, self.out).values())
 
     def train(self, jobs: int = 1) -> Iterator[Trunk]:
-        """Trains what is missing, `jobs` trunks at a time, and yields each that is finished.
+        """Trains what is missing, `jobs` trunks at a time, and yields each when it is finished.
 
-        Raises SpecframeError with the last line of the log of a training that fails; the others end first.
+        Raises SpecframeError with the last line of the log of a failed training; the others end first.
         """
         waiting = [trunk for trunk in self.grid.trunks if not self.is_done(trunk)]
         with ThreadPoolExecutor(max(1, jobs)) as pool:

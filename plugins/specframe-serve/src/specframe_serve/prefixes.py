@@ -126,7 +126,7 @@ class Prefixes:
         self._stored[salt, text] = prefix
 
     def _copy(self, row: int, entry: Entry, count: int) -> KnownPrefix | None:
-        """Returns a copy of a row's first `count` entries. Without copying: None, and the cache is disabled."""
+        """Returns a copy of a row's first `count` entries; None, and no further ones, if the target cannot copy."""
         try:
             memory = self._memory().copy(row, count)
         except CompositionError as error:

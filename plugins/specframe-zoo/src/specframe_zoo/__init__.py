@@ -1,4 +1,4 @@
-"""Models for specframe: small ones that come with this package, larger ones that are fetched on first use, and texts.
+"""Models for specframe: small ones included in this package, larger ones fetched on first use, and texts.
 
 Importing this package imports no torch.
 """
@@ -23,9 +23,9 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Embedded:
-    """A model that comes with this package; called, it gives its folder.
+    """A model that is included in this package; calling it returns its folder.
 
-    A drafter has the method that `weights: zoo://METHOD` names and the target that it was trained for; its name is
+    A drafter has the method that `weights: zoo://METHOD` names and the target it was trained for; its name is
     TARGET-METHOD.
     """
 
@@ -35,24 +35,24 @@ class Embedded:
     target: str | None = None
 
     def __call__(self) -> Path:
-        """The model's folder."""
+        """Returns the model's folder."""
         return MODELS / self.name
 
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
-    """Texts to train drafters on that come with this package; called, it gives their file."""
+    """Texts for training drafters that are included in this package; calling it returns their file."""
 
     name: str
     summary: str
 
     def __call__(self) -> Path:
-        """The file of JSON lines."""
+        """Returns the file of JSON lines."""
         return DATA / f"{self.name}.jsonl.gz"
 
 
 def drafter(target: str, method: str, summary: str) -> Embedded:
-    """A method's drafter that was trained for a target."""
+    """Returns a method's drafter that was trained for a target."""
     return Embedded(f"{target}-{method}", summary, method, target)
 
 

@@ -1,4 +1,4 @@
-"""The user's cache folder, and entries created there once, whole or not at all."""
+"""The user's cache folder, and entries that are created there once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 CACHE = "SPECFRAME_CACHE"
-"""Environment variable: the folder to keep fetched models in."""
+"""Environment variable: the folder for fetched models."""
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder; where it is missing, `make` fills another one first, which is renamed when it is complete.
+    """Returns the folder; if it is missing, `make` fills another one first, which is renamed when complete.
 
     One of several processes creates it while the others wait. The next process removes the remains of a killed one.
-    Raises InputError where the cache cannot be written.
+    Raises InputError if the cache cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -41,8 +41,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _locked(folder: Path) -> FileLock:
-    """A lock that is held by this process alone, and given back by the system when the process is killed."""
-    from filelock import FileLock, Timeout  # not at the start: listing this package's models reads this module
+    """Returns a lock that this process alone holds, and that the system releases when the process is killed."""
+    from filelock import FileLock, Timeout  # a late import: listing this package's models reads this module
 
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:

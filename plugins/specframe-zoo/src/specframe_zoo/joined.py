@@ -1,4 +1,4 @@
-"""Models that share most of their weights with another one of this package: only the rest is kept, and joined to it."""
+"""Models that share most weights with another one of this package: only the rest is stored, and joined to it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OWN = "own.safetensors"
 
 @dataclass(frozen=True)
 class Joined:
-    """A model that reads images by another model's decoder; called, it gives the folder of the whole model.
+    """A model that reads images with another model's decoder; calling it returns the folder of the whole model.
 
-    Its own weights have the names of the model's file. NAME.up and NAME.down are matrices of low rank whose product is
-    added to the other model's NAME. Rows that the embedding has more repeat that of padding.
+    Its own weights have the names of the model's file. NAME.up and NAME.down are low-rank matrices whose product is
+    added to the other model's NAME. Additional rows of the embedding repeat that of padding.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Joined:
 
     @property
     def folder(self) -> Path:
-        """Cache folder of the whole model, another one for other files."""
+        """Cache folder of the whole model, which depends on its files."""
         digest = hashlib.sha256()
         for file in sorted(self.own_folder.iterdir()):
             digest.update(file.read_bytes())
         return cache_folder() / "models" / f"{self.name}-{digest.hexdigest()[:12]}"
 
     def __call__(self) -> Path:
-        """The model's folder, made on first use."""
+        """Returns the model's folder, created on first use."""
         return make_once(self.folder, self._make)
 
     def _make(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Drafters that others have published, by target."""
+"""Drafters published by others, by target."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import yaml
 from specframe import InputError
 
 TREE = {"use": "dynamic", "depth": 4, "width": 4, "nodes": 15}
-"""A small tree, which pays on a CPU, too; `specframe profile` finds the best one for a machine."""
+"""A small tree, which also pays on a CPU; `specframe profile` finds the best one for a machine."""
 
 
 def published_drafter(model: str) -> list[str]:
-    """The values `key=value` that let a recipe decode with the drafter published for a model of the Hub.
+    """Returns the overrides `key=value` with which a recipe decodes with the drafter published for a Hub model.
 
     Raises InputError for a model without one.
     """

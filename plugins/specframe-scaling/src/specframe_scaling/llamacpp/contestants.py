@@ -1,4 +1,4 @@
-"""llama.cpp, decoding the target's GGUF file in a process of its own, plain and with its own speculation."""
+"""llama.cpp, decoding the target's GGUF file in a separate process, plain and with its own speculation."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class LlamaCpp:
-    """llama.cpp on the target's GGUF file, with as many threads as torch uses, one prompt at a time."""
+    """llama.cpp on the target's GGUF file, with torch's number of threads, one prompt at a time."""
 
     name = "llamacpp"
     lossless: bool | None = True
     speculation = "NONE"
-    """One of llama.cpp's kinds, as `common_speculative_type` names them."""
+    """One of llama.cpp's types, as in `common_speculative_type`."""
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[str] | None = None
         self._tokenizer: Any = None
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
-        """Loads the file. Raises CompositionError where the target has none, InputError for a batch of several."""
+        """Loads the file. Raises CompositionError if the target has none, InputError for a batch of several."""
         if find_spec("xllamacpp") is None:
             raise CompositionError(f"{self.name} needs xllamacpp: pip install 'specframe-scaling[llamacpp]'")
         file, self._tokenizer = text_of(target).gguf, text_of(target).tokenizer
@@ -65,7 +65,7 @@ class LlamaCpp:
             "top_p": sampling.top_p or 1.0,
             "min_p": sampling.min_p or 0.0,
             "repeat_penalty": 1.0,
-            "cache_prompt": False,  # else a prompt that was decoded before would not be read again
+            "cache_prompt": False,  # otherwise a repeated prompt would not be read again
             "stream": True,
         }
 
@@ -85,7 +85,7 @@ class LlamaCpp:
         tokens, arrivals = self._align(texts, [time for time, _ in pieces])
         if pieces[-1][1]["choices"][0]["finish_reason"] == "stop":
             tokens, arrivals = [*tokens, min(self._ends)], [*arrivals, pieces[-1][0]]
-        most = self._request["n_predict"]  # a text may be cut into more tokens than it was made of
+        most = self._request["n_predict"]  # a text may be tokenised into more tokens than were generated
         tokens, arrivals = tokens[:most], arrivals[:most]
         return Outcome([tokens], [arrivals], lambda: [pieces[-1][1].get("timings", {})])
 
@@ -95,14 +95,14 @@ class LlamaCpp:
         self._worker.stdin.flush()
 
     def _receive(self) -> Any:
-        """Reads the worker's next message. Raises InputError when the worker has ended."""
+        """Reads the worker's next message. Raises InputError if the worker has ended."""
         assert self._worker is not None and self._worker.stdout is not None
         if not (line := self._worker.stdout.readline()):
             raise InputError(f"{self.name}: llama.cpp has ended (exit status {self._worker.wait()})")
         return json.loads(line)
 
     def _align(self, texts: Sequence[str], times: Sequence[float]) -> tuple[list[int], list[float]]:
-        """The tokens of a text that came in pieces, each with the time when its last character was there."""
+        """Returns the tokens of a text that came in pieces, each with the time of its last character."""
         whole = "".join(texts)
         found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         arrivals: list[float] = []

@@ -1,7 +1,7 @@
-"""llama.cpp in a process of its own: `python -m specframe_scaling.llamacpp.worker`, requests and pieces are JSON lines.
+"""llama.cpp in a separate process: `python -m specframe_scaling.llamacpp.worker`, with JSON lines both ways.
 
 torch and llama.cpp share one OpenMP library. Once torch has computed in a process, that library counts more threads
-than cores and lets all of them sleep at every barrier: llama.cpp then decodes at a third of its speed.
+than cores and lets all of them sleep at every barrier, so llama.cpp would decode at a third of its speed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 def serve() -> None:
-    """Loads the model of the first line, and answers each further line by its pieces and a null."""
-    os.environ.pop("GOMP_SPINCOUNT", None)  # it is for torch's threads: llama.cpp's wait as they do by themselves
+    """Loads the model in the first line, and answers each further line by its pieces and a null."""
+    os.environ.pop("GOMP_SPINCOUNT", None)  # set for torch's threads; llama.cpp's threads wait in their own way
     import xllamacpp  # type: ignore[import-untyped]
 
     given = json.loads(sys.stdin.readline())

@@ -35,7 +35,7 @@ class Limits:
     headers: float = 10.0
     """Seconds for the first line and headers of a request."""
     patience: float = 2.0
-    """The same time for a connection beyond the limit."""
+    """Seconds for them on a connection beyond the limit."""
     logged: float = field(default=-QUIET, init=False)
     spares: dict[Connection, None] = field(default_factory=dict, init=False)
     """Connections beyond the limit, oldest first."""

@@ -1,4 +1,4 @@
-"""Checks of an answer against the reference of its prompt: the quality that a lossy rule must be measured by."""
+"""Checks of an answer against the reference of its prompt, which measure the quality of a lossy rule."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BLOCK = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def is_same_number(answer: str, prompt: str, reference: str) -> float:
-    """1 if the last number of the answer is the last one of the reference."""
+    """Returns 1 if the last numbers of answer and reference are equal."""
     found, wanted = _last_number(answer), _last_number(reference)
     return float(found is not None and wanted is not None and abs(found - wanted) < 1e-6)
 
 
 def is_equal(answer: str, prompt: str, reference: str) -> float:
-    """1 if the answer is the reference, blanks around them aside."""
+    """Returns 1 if answer and reference are equal, except for surrounding whitespace."""
     return float(answer.strip() == reference.strip())
 
 
 def share_of_lines(answer: str, prompt: str, reference: str) -> float:
-    """Share of lines that the answer's first block of code, or the answer, has in common with the reference, in order.
+    """Returns the share of lines, in order, that the reference shares with the answer's first code block or the answer.
 
     It is a share of the longer one's lines.
     """
@@ -41,9 +41,9 @@ def share_of_lines(answer: str, prompt: str, reference: str) -> float:
 
 
 def passes_tests(answer: str, prompt: str, reference: str) -> float:
-    """1 if the tests of the reference pass after the answer's code.
+    """Returns 1 if the tests of the reference pass after the answer's code.
 
-    A prompt that is code itself comes first: its imports count, and the answer may be the rest of it.
+    A prompt that is code itself is run first: its imports count, and the answer may be its continuation.
     """
     code = code_of(answer)
     return float(any(passes(f"{start}{code}\n\n{reference}\n") for start in _starts(prompt)))
@@ -58,7 +58,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType({
 
 
 def find_check(name: str, *, run_code: bool) -> Check:
-    """The check of that name. Raises InputError for an unknown one, and for `tests` where code may not be run."""
+    """Returns the check of that name. Raises InputError for an unknown one, and for `tests` if code may not be run."""
     if name not in CHECKS:
         raise InputError(f"no check named '{name}'{suggest(name, CHECKS)} (checks: {', '.join(CHECKS)})")
     if name == "tests":
@@ -69,15 +69,15 @@ def find_check(name: str, *, run_code: bool) -> Check:
 
 
 def code_of(answer: str) -> str:
-    """The first block of code in an answer, or all of it where there is none."""
+    """Returns the first code block of an answer, or all of it if there is none."""
     found = BLOCK.search(answer)
     return found.group(1) if found else answer
 
 
 def reference_of(record: Mapping[str, Any]) -> str | None:
-    """The reference in a record of a prompt set; None where there is none.
+    """Returns the reference in a record of a prompt set; None if there is none.
 
-    It is `answer` or `reference`; of HumanEval the tests with the call of them, of MBPP the list of assertions.
+    It is `answer` or `reference`; for HumanEval the tests with the call of them, for MBPP the list of assertions.
     """
     if isinstance(record.get("test"), str) and isinstance(record.get("entry_point"), str):
         return f"{record['test']}\ncheck({record['entry_point']})"
@@ -96,7 +96,7 @@ def _last_number(text: str) -> float | None:
 
 
 def _starts(prompt: str) -> list[str]:
-    """Code that may stand in front of an answer's: nothing, or the prompt where it is the beginning of code."""
+    """Returns code that may precede an answer's: nothing, or the prompt if it is the beginning of code."""
     if not re.search(r"^(?:def|class) ", prompt, re.MULTILINE):
         return [""]
     imports = "\n".join(line for line in prompt.splitlines() if re.match(r"(?:from|import) ", line))

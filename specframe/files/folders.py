@@ -1,4 +1,4 @@
-"""The folders that results go to, each written by one process at a time."""
+"""Folders for results, each written by one process at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specframe.kernel.errors import InputError
 
 
 def make_folder(folder: Path, remedy: str = "give another --out") -> None:
-    """Makes the folder where it is missing, before any work is done for it.
+    """Creates the folder if it is missing, before any work is done for it.
 
-    Raises InputError, which ends with the remedy, when nothing can be written there. Several processes may ask at
-    once: each probes with a name of its own.
+    Raises InputError, which ends with the remedy, if nothing can be written there. Several processes may call it at
+    once, because each probes with a unique name.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def make_folder(folder: Path, remedy: str = "give another --out") -> None:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing; if the block leaves it empty, what was made is removed again.
+    """Creates the folder if it is missing, and removes it again if the block leaves it empty.
 
     Raises InputError as `make_folder` does.
     """
@@ -39,15 +39,15 @@ def made(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in missing:  # the deepest first; one that holds a file stays, and so do those above it
+        for each in missing:  # the deepest first; one that contains a file is kept, and so are its parents
             with suppress(OSError):
                 each.rmdir()
 
 
 def check_file(path: Path, remedy: str) -> None:
-    """Raises InputError, which ends with the remedy, for a place that no file can be written to.
+    """Raises InputError, which ends with the remedy, for a place where no file can be written.
 
-    A file that is there stays as it is; none is left where there was none.
+    An existing file is unchanged; none is left if there was none.
     """
     is_new = not path.exists()
     try:
@@ -64,14 +64,14 @@ NAME = ".lock"
 
 @contextmanager
 def writing(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
-    """The folder, made where it is missing, belongs to this thread until the block ends; blocks may nest.
+    """Locks the folder, created if missing, for this thread until the block ends; blocks may be nested.
 
-    The lock is the operating system's, which drops it when the process ends, killed or not: a lock file that was left
-    after locks nothing. Raises InputError, which ends with the remedy, when another process or thread has the folder,
-    or nothing can be written there.
+    The operating system releases the lock when the process ends, killed or not, so a remaining lock file has no effect.
+    Raises InputError, which ends with the remedy, if another process or thread holds the folder, or if nothing can be
+    written there.
     """
     make_folder(folder, remedy)
-    lock = FileLock(folder / NAME, timeout=0, is_singleton=True)  # one object for each path: that is how blocks nest
+    lock = FileLock(folder / NAME, timeout=0, is_singleton=True)  # one object per path, so that blocks can be nested
     _acquire(lock, folder, remedy)
     try:
         yield
@@ -80,9 +80,9 @@ def writing(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
 
 
 def hold(folder: Path, remedy: str) -> FileLock:
-    """The lock of a folder, which is made where it is missing: no other has it while this object is there.
+    """Returns the exclusive lock of a folder, created if missing, which is held while this object exists.
 
-    Raises InputError as `writing` does, and where another part of this process has the folder.
+    Raises InputError as `writing` does, and if another part of this process holds the folder.
     """
     make_folder(folder, remedy)
     lock = FileLock(folder / NAME, timeout=0, thread_local=False)

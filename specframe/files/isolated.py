@@ -1,4 +1,4 @@
-"""Python code that others wrote, run in a process with limits of time and memory that can write no file."""
+"""Foreign Python code, run in a process with limits of time and memory that cannot write files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from specframe.kernel.errors import InputError
 
 SECONDS = 5
-"""Processor time that a piece of code may take."""
+"""Limit of processor time for a piece of code, in seconds."""
 MEMORY = 1 << 30
-"""Bytes of memory that it may have."""
+"""Limit of memory in bytes."""
 DONE = 86
-"""Exit status of code that came to its end: one that leaves early with status 0 has not."""
+"""Exit status of code that ran to its end; an early exit with status 0 is not one."""
 
 DRIVER = """
 import os, resource, sys
@@ -40,7 +40,7 @@ except BaseException:
     os._exit(1)
 os._exit(done)
 """
-"""Sets limits of the system first, then a hook that refuses to write, to start processes and to open connections."""
+"""Sets the system's limits first, then a hook that refuses to write, to start processes and to open connections."""
 
 
 def require_limits() -> None:
@@ -52,8 +52,9 @@ def require_limits() -> None:
 def passes(code: str, *, seconds: int = SECONDS, memory: int = MEMORY) -> bool:
     """Returns whether the code runs to its end without an error, within the limits.
 
-    It runs in a Python of its own (isolated, without installed packages, in an empty temporary folder) that can write
-    no byte to a file, start no process and open no connection. That keeps mistakes in; it is no wall against an attack.
+    It runs in a separate Python (isolated, without installed packages, in an empty temporary folder) that can write no
+    byte to a file, start no process and open no connection. This contains mistakes; it is no protection against
+    attacks.
     """
     command = [sys.executable, "-I", "-S", "-B", "-c", DRIVER, str(seconds), str(memory), str(DONE)]
     with TemporaryDirectory() as folder:

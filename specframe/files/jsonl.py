@@ -14,11 +14,11 @@ from specframe.kernel.errors import InputError
 
 
 def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, without blank ones unless they are asked for, each with its number.
+    """Yields the lines of a text file with their numbers, without blank ones unless requested.
 
     `.gz` files are unpacked.
 
-    Raises InputError when the file cannot be read, with the line's number where it is not UTF-8.
+    Raises InputError if the file cannot be read, with the line's number if it is not UTF-8.
     """
     number = 0
     try:
@@ -34,12 +34,12 @@ def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def read_whole(path: Path) -> list[bytes]:
-    """The lines of a file that grows by lines, without a last one that was cut off. Raises the errors of `open`."""
+    """Returns the lines of a file that grows by lines, without a truncated last one. Raises the errors of `open`."""
     return path.read_bytes().split(b"\n")[:-1]
 
 
 def parse_json(line: str | bytes, where: str, remedy: str = "") -> Any:
-    """A line's JSON. Raises InputError that names the place and the error there, and ends with the remedy."""
+    """Parses a line's JSON. Raises InputError that names the place and the error, and ends with the remedy."""
     ending = remedy and f"; {remedy}"
     try:
         value = json.loads(line)
@@ -47,8 +47,8 @@ def parse_json(line: str | bytes, where: str, remedy: str = "") -> Any:
         raise InputError(f"{where}: not valid JSON: {error.msg} at column {error.colno}{ending}") from error
     except RecursionError as error:
         raise InputError(f"{where}: not valid JSON: it is nested too deeply{ending}") from error
-    except ValueError as error:  # not UTF-8, a number of thousands of digits
+    except ValueError as error:  # not UTF-8, or a number of thousands of digits
         raise InputError(f"{where}: not valid JSON: {str(error).partition(';')[0]}{ending}") from error
-    if isinstance(line, str) and "\\u" in line:  # the only way to half a character
+    if isinstance(line, str) and "\\u" in line:  # the only source of unpaired surrogates
         require_unicode(json.dumps(value, ensure_ascii=False), where)
     return value

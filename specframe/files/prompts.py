@@ -1,4 +1,4 @@
-"""Prompts from files: the JSONL layouts that benchmark sets are published in, tables, or a plain text line each."""
+"""Prompts from files: the JSONL layouts of published benchmark sets, tables, or a plain text line each."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ question, MBPP text."""
 
 
 TASKS = ("task", "category")
-"""The keys of a record that hold its kind of task; MT-bench and Spec-Bench use category."""
+"""The keys of a record for its kind of task; MT-bench and Spec-Bench use category."""
 
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt as its file has it."""
+    """A prompt as given in its file."""
 
     turns: tuple[str, ...]
     """The user's messages, turn by turn; most sets have one."""
     task: str | None = None
     reference: str | None = None
-    """Text that a check compares an answer with: see `reference_of`."""
+    """Text with which a check compares an answer: see `reference_of`."""
     image: Path | None = None
-    """The file of a picture in front of the first message."""
+    """The file of a picture before the first message."""
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """The first turns of a file's first `limit` prompts: `.json`, `.jsonl`, `.csv`, `.tsv` (also `.gz`) or text.
+    """Returns the first turns of a file's first `limit` prompts: `.json`, `.jsonl`, `.csv`, `.tsv` (or `.gz`) or text.
 
-    Raises InputError, with the line number, for a line that holds no prompt.
+    Raises InputError, with the line number, for a line without a prompt.
     """
     return [record.turns[0] for record in read_records(path, limit)]
 
 
 def read_records(path: Path, limit: int | None = None) -> list[PromptRecord]:
-    """A file's first `limit` prompts with all their turns: `.json`, `.jsonl`, `.csv`, `.tsv` (also `.gz`) or text.
+    """Returns a file's first `limit` prompts with all turns: `.json`, `.jsonl`, `.csv`, `.tsv` (also `.gz`) or text.
 
-    Raises InputError, with the line number, for a line that holds no prompt.
+    Raises InputError, with the line number, for a line without a prompt.
     """
     if limit is not None and limit < 1:
         raise InputError(f"a limit is a number of prompts of at least 1, not {limit}")
@@ -74,7 +74,7 @@ def _records(path: Path) -> Iterator[PromptRecord]:
 
 
 def _rows(path: Path) -> Iterator[PromptRecord]:
-    """The records of a table with a line of column names; quoted fields may hold line feeds."""
+    """Yields the records of a table with a line of column names; quoted fields may contain line feeds."""
     lines = (f"{line}\n" for _, line in read_lines(path, blank=True))
     table = csv.DictReader(lines, delimiter="\t" if ".tsv" in path.suffixes else ",")
     try:
@@ -88,14 +88,14 @@ def _rows(path: Path) -> Iterator[PromptRecord]:
 
 
 def is_structured(path: Path) -> bool:
-    """Returns whether the file's lines are JSON, and not prompts as they are."""
+    """Returns whether the file's lines are JSON rather than plain prompts."""
     return ".jsonl" in path.suffixes
 
 
 def as_record(record: Any, where: str, folder: Path | None = None) -> PromptRecord:
-    """A line's JSON as a prompt, an image's file being named from the folder on.
+    """Converts a line's JSON to a prompt; an image's file is relative to the folder.
 
-    Raises InputError where there is no prompt in it, and for an image that is no file.
+    Raises InputError if there is no prompt in it, and for an image that is not a file.
     """
     for field in FIELDS if isinstance(record, dict) else ():
         value = record.get(field)
@@ -108,7 +108,7 @@ def as_record(record: Any, where: str, folder: Path | None = None) -> PromptReco
 
 
 def image_file(name: Any, where: str, folder: Path | None) -> Path:
-    """The file of a record's image. Raises InputError for one that is not named, or not there."""
+    """Returns the file of a record's image. Raises InputError for an invalid name or a missing file."""
     if not isinstance(name, str) or folder is None:
         raise InputError(f"{where}: `image` must name a file, from the folder of a JSONL file on")
     path = folder / Path(name).expanduser()

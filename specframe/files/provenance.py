@@ -1,4 +1,4 @@
-"""run.json: how a result was made, so that it can be made again; and the record of a drafter's training."""
+"""run.json: the record of how a result was made, so that it can be repeated; and the record of a drafter's training."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TRAINED = "train*.json"
 
 
 def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The resolved recipe with each value's origin, versions, hardware and figures.
+    """Returns the resolved recipe with each value's origin, versions, hardware and measurements.
 
-    `target` records which model was decoded with and, where it is not the one asked for, which was, and why; plans of
+    `target` records the model that decoded and, if it differs from the requested one, which that was, and why; plans of
     several recipes have none.
     """
     own = plan.parts.get("target")
@@ -51,7 +51,7 @@ def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] 
 
 
 def named_weights(plan: Plan) -> dict[str, str]:
-    """The weights of the drafter and of parts within it, by option: `zoo://METHOD` as the drafter that was found."""
+    """Returns the weights of the drafter and its parts, by option: `zoo://METHOD` as the drafter that was found."""
     return dict(_weights(plan.parts["drafter"], "drafter")) if "drafter" in plan.parts else {}
 
 
@@ -64,7 +64,7 @@ def _weights(part: Part, name: str) -> Iterator[tuple[str, str]]:
 
 
 def describe_hardware() -> dict[str, Any]:
-    """The machine: processor, cores and threads used, memory, load, accelerator."""
+    """Describes the machine: processor, cores and threads used, memory, load, accelerator."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -77,9 +77,9 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def read_training(weights: str | Path) -> dict[str, Any]:
-    """The records of training, by file: the folder's own train.json, or those that went along with an export or import.
+    """Returns the records of training, by file: the folder's own train.json, or those stored by an export or import.
 
-    Empty where nothing is recorded. Raises WeightsError where there is no folder.
+    Empty if nothing is recorded. Raises WeightsError if there is no folder.
     """
     folder = locate(weights)
     found = {path.name: _without_losses(_read(path)) for path in sorted(folder.glob(TRAINED))}
@@ -91,7 +91,7 @@ def read_training(weights: str | Path) -> dict[str, Any]:
 def claimed(weights: str | Path | None) -> list[float]:
     """Returns how often the first choice was the target's, by depth of a chain, in the best validation.
 
-    Empty where nothing is recorded.
+    Empty if nothing is recorded.
     """
     try:
         best = max(_last_training(weights)["validations"], key=lambda figures: figures["tau"])
@@ -102,7 +102,7 @@ def claimed(weights: str | Path | None) -> list[float]:
 
 
 def trained_steps(weights: str | Path | None) -> int | None:
-    """The steps of the weights' training; None where they are not recorded."""
+    """Returns the number of steps of the weights' training; None if not recorded."""
     try:
         return int(_last_training(weights)["steps_done"])
     except (LookupError, TypeError, ValueError, SpecframeError):
@@ -110,17 +110,17 @@ def trained_steps(weights: str | Path | None) -> int | None:
 
 
 def _last_training(weights: str | Path | None) -> Any:
-    """The first record of a training; empty without one."""
+    """Returns the first record of a training; empty without one."""
     return {} if weights is None else next(iter(read_training(weights).values()), {})
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
+    """Writes JSON, completely or not at all. Raises SpecframeError if writing fails."""
     write_text(path, json.dumps(data, indent=2, default=str) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
+    """Writes a text, completely or not at all. Raises SpecframeError if writing fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
@@ -130,7 +130,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _commit() -> str | None:
-    """The git commit of specframe's own checkout, when it runs from one."""
+    """Returns the git commit of specframe's own checkout, if it runs from one."""
     folder = Path(__file__).parent
     try:
         done = subprocess.run(
@@ -152,7 +152,7 @@ def _processor() -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none to be read."""
+    """Returns a JSON object; empty if none can be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Text from outside: as it may be printed, stored, and shown on a terminal or in a notebook."""
+"""External text: safe forms for printing, storing, and display on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that steer a terminal or the direction of writing, or cannot be encoded; line feed and tab may stay."""
+"""Characters that control a terminal or the direction of writing, or cannot be encoded; not line feed and tab."""
 
 ADDRESS = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 HIDDEN = "***"
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters as escapes, `\x1b`; a line may end in `\r\n`."""
+    r"""Returns the text with control characters as escapes, `\x1b`; a line may end in `\r\n`."""
     return CONTROL.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def printable_data(value: Any) -> Any:
-    """Plain data with every text in it, names of fields included, printable."""
+    """Makes every text in plain data, names of fields included, printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -38,7 +38,7 @@ def printable_data(value: Any) -> Any:
 
 
 def require_unicode(text: str, where: str) -> None:
-    """Raises InputError for a text that no file or tokenizer can hold: bytes that are not UTF-8, half a character."""
+    """Raises InputError for a text that no file or tokenizer can hold: invalid UTF-8, unpaired surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -46,12 +46,12 @@ def require_unicode(text: str, where: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text with users, passwords and keys in its addresses as `***`."""
+    """Replaces users, passwords and keys in the text's addresses by `***`."""
     return ADDRESS.sub(lambda found: _redact(found[0]), text)
 
 
 def has_secrets(address: str) -> bool:
-    """Returns whether an address holds parts that are not to be shown: a user, a query or a fragment."""
+    """Returns whether an address has parts that must not be shown: a user, a query or a fragment."""
     return _redact(address) != address
 
 
@@ -72,19 +72,19 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 cycle`, `2 cycles`; thousands with a comma."""
+    """Formats a count: `1 cycle`, `2 cycles`; thousands with a comma."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def open_console(stderr: bool = False) -> Console:
-    """A console that shows text as it is, without markup or emoji names."""
-    from rich.console import Console  # not at the start: every command imports this module
+    """Returns a console that shows text literally, without markup or emoji names."""
+    from rich.console import Console  # a late import: every command imports this module
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """An HTML table of texts; line feeds in them stay, and nothing in them is markup."""
+    """Returns an HTML table of texts; line feeds are kept, and nothing in the texts is markup."""
     title = Markup("<caption style='text-align: left'>{}</caption>").format(printable(caption)) if caption else ""
     body = Markup("").join(_row("td", row) for row in rows)
     return str(Markup("<table>{}<thead>{}</thead><tbody>{}</tbody></table>").format(title, _row("th", head), body))

@@ -1,1 +1,1 @@
-"""Trained drafters handed to the programs that serve them, and published ones read."""
+"""Export of trained drafters to the programs that serve them, and import of published ones."""

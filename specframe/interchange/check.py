@@ -1,4 +1,4 @@
-"""Drafters checked within the engines that they left for: cycles and accepted tokens next to specframe's own."""
+"""Check of drafters within the engines they were exported to: cycles and accepted tokens compared with specframe's."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PACKAGES = {
     "transformers": "specframe-transformers",
     "gguf": "specframe-gguf",
 }
-"""The packages that run a form's engine, by their extensions `check-FORM`."""
+"""Packages that run a form's engine, by their extensions `check-FORM`."""
 
 
 @dataclass(frozen=True)
 class DecodedChain:
-    """Texts of prompts as token ids, and what decoding them greedily took."""
+    """Texts of prompts as token ids, and the counts of decoding them greedily."""
 
     texts: Sequence[Sequence[int]]
     cycles: int
@@ -44,34 +44,34 @@ class DecodedChain:
 
 @dataclass(frozen=True)
 class Arrival:
-    """The comparison of an engine with specframe, for one drafter."""
+    """Comparison of an engine with specframe, for one drafter."""
 
     ours: DecodedChain
     engine: str
-    """Name and version; empty where the engine refused the drafter."""
+    """Name and version; empty if the engine refused the drafter."""
     theirs: DecodedChain | None
     refused: str = ""
 
     @property
     def exact(self) -> bool:
-        """True if the engine decoded as specframe did, count by count."""
+        """True if all of the engine's counts equal specframe's."""
         return self.theirs == self.ours
 
     @property
     def rows(self) -> list[tuple[str, int, int]]:
-        """Program, cycles and accepted tokens: specframe's own, and the engine's."""
+        """Returns program, cycles and accepted tokens: specframe's and the engine's."""
         rows = [("specframe", self.ours.cycles, self.ours.accepted)]
         return rows if self.theirs is None else [*rows, (self.engine, self.theirs.cycles, self.theirs.accepted)]
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Engine, counts and verdict, for JSON."""
+        """Returns engine, counts and verdict, for JSON."""
         counts = [dict(zip(("cycles", "accepted"), row[1:], strict=True)) for row in self.rows]
         return {"engine": self.engine, "counts": counts, "exact": self.exact, "verdict": self.verdict}
 
     @property
     def verdict(self) -> str:
-        """The finding in one line."""
+        """Returns the finding in one line."""
         if self.theirs is None:
             return f"refused: {self.refused}"
         if self.exact:
@@ -85,7 +85,7 @@ class Arrival:
 
 
 def chain_overrides(recipe: Mapping[str, Any], length: int) -> list[str]:
-    """The values that make a recipe decode as engines do: a greedy chain of `length`, in float32, nothing rounded."""
+    """Returns the overrides for decoding as engines do: a greedy chain of `length`, in float32, unrounded."""
     return [
         f"tree={{use: chain, depth: {length}}}",
         "verifier={use: match}",
@@ -100,7 +100,7 @@ def chain_overrides(recipe: Mapping[str, Any], length: int) -> list[str]:
 
 
 def _rounded(section: Mapping[str, Any], name: str) -> Iterator[str]:
-    """The options of a section, and of the parts in it, that round weights."""
+    """Yields the options of a section, and of its nested parts, that round weights."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             yield from _rounded(value, f"{name}.{key}")
@@ -109,7 +109,7 @@ def _rounded(section: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def find_engine(form: str) -> Path:
-    """The module that runs a form's engine.
+    """Returns the module that runs a form's engine.
 
     Raises InputError for a form whose engine cannot be run, PluginError without its package.
     """
@@ -120,17 +120,17 @@ def find_engine(form: str) -> Path:
 
 
 def check(made: Export, plan: Plan, folder: Path, module: Path, prompts: Sequence[Prompt], python: str) -> Arrival:
-    """Decodes prompts here and in an engine.
+    """Decodes prompts with specframe and with an engine, and compares them.
 
     Args:
-        made: what lies in the folder.
+        made: the export in the folder.
         plan: the recipe with `chain_overrides`.
-        folder: what the engine reads.
-        module: the one that runs the engine.
+        folder: the folder that the engine reads.
+        module: the module that runs the engine.
         prompts: texts, or token ids.
-        python: the Python that has the engine.
+        python: the Python in which the engine is installed.
 
-    Raises InputError where no command starts an engine on the folder, the engine is not installed in that Python, or it
+    Raises InputError if no command starts an engine on the folder, the engine is not installed in that Python, or it
     ends without an answer.
     """
     if not made.command:
@@ -161,9 +161,9 @@ def check(made: Export, plan: Plan, folder: Path, module: Path, prompts: Sequenc
 
 
 def run_engine(module: Path, task: Mapping[str, Any], python: str = sys.executable) -> dict[str, Any]:
-    """The answer of a module's `run` to a task, in a process of that Python.
+    """Returns the answer of a module's `run` to a task, in a process of that Python.
 
-    Raises InputError where the process ends without an answer.
+    Raises InputError if the process ends without an answer.
     """
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "answer.json"

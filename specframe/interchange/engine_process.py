@@ -1,6 +1,6 @@
-"""Runs an engine in the Python that has it: `python engine_process.py MODULE OUT`, a task as JSON on its input.
+"""Runs an engine in its own Python: `python engine_process.py MODULE OUT`, with a task as JSON on standard input.
 
-The module's `run(task)` gives the answer, which is written to OUT as JSON. Nothing of specframe is imported.
+The module's `run(task)` returns the answer, which is written to OUT as JSON. Nothing of specframe is imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 FOOTER = "For further information visit"
-"""The begin of the last line of a pydantic error, which has no reason."""
+"""Beginning of the last line of a pydantic error, which has no reason."""
 
 
 def main(module: str, out: str) -> None:
@@ -20,7 +20,7 @@ def main(module: str, out: str) -> None:
         answer = runpy.run_path(module)["run"](json.load(sys.stdin))
     except ImportError:
         raise
-    except Exception as error:  # an engine may raise anything
+    except Exception as error:  # an engine may raise any error
         lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(FOOTER)]
         reason = [type(error).__name__, *filter(None, lines)][-1]
         answer = {"refused": reason.removeprefix("Value error, ").partition(" [type=")[0]}  # pydantic's frame

@@ -1,4 +1,4 @@
-"""A recipe's drafter in another program's form, with its provenance in the same folder."""
+"""Export of a recipe's drafter in another program's form, with its provenance in the same folder."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def export(
 
 
 def default_folder(plan: Plan, form: str) -> Path:
-    """The folder of a recipe's drafter in a form where none is named."""
+    """Returns the default folder of a recipe's drafter in a form."""
     return Path("exports") / f"{plan.recipe.path.stem}-{form}"
 
 
 def convert(plan: Plan, form: str) -> Export:
-    """The plan's drafter in a form.
+    """Returns the plan's drafter in a form.
 
-    Raises InputError for an untrained drafter, and for one that has no such form; WeightsError for a drafter that the
-    form has no place for.
+    Raises InputError for an untrained drafter, and for one without this form; WeightsError if the form has no place for
+    the drafter.
     """
     target: Target = plan.parts["target"].build()
     drafter: Drafter = plan.parts["drafter"].build()
@@ -69,7 +69,7 @@ def convert(plan: Plan, form: str) -> Export:
 def write(made: Export, plan: Plan, form: str, folder: Path) -> None:
     """Writes the folder: the checkpoint, and in specframe.json the recipe, its origins and the training record.
 
-    Raises InputError for a folder that holds another checkpoint: nothing is overwritten unasked.
+    Raises InputError for a folder with another checkpoint: nothing is overwritten without a request.
     """
     if (folder / checkpoint.CONFIG).exists() and not (folder / PROVENANCE).exists():
         raise InputError(f"{folder} holds a checkpoint that was not exported here; give another --out")

@@ -1,4 +1,4 @@
-"""A published drafter in a folder of one's own: read, checked against its target, written, and read back."""
+"""Import of a published drafter to a folder: loaded, checked against its target, written, and read back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from specframe.neural.heads import support_of
 from specframe.recipes.build import Part, Plan
 
 ROUNDED = 0.01
-"""Largest relative difference between the values read and those read back: rounding to bfloat16 is below."""
+"""Largest relative difference between the values loaded and those read back; rounding to bfloat16 is below it."""
 LEFT_OUT = frozenset(LAYER_FIELDS) | {"rope_parameters", "rope_scaling", "torch_dtype"}
-"""Entries of config.json that the checklist leaves out: the shape of layers, which follows from the target."""
+"""Entries of config.json that the checklist omits: the layers' shape, which follows from the target."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Imported:
 
 
 def bring_in(plan: Plan, out: Path) -> Imported:
-    """Reads the drafter that the plan names, and writes it to a folder as specframe stores it.
+    """Loads the drafter that the plan names, and writes it to a folder as specframe stores it.
 
-    The written folder is read back and compared. Raises InputError where no weights are named or the folder holds
-    another checkpoint, WeightsError for weights that do not fit, or that do not read back equal.
+    The written folder is read back and compared. Raises InputError if no weights are named or the folder has another
+    checkpoint, and WeightsError for weights that do not fit, or that do not read back equal.
     """
     part = plan.parts["drafter"]
     name, weights = part.entry.name, part.options.get("weights")
@@ -72,14 +72,14 @@ def bring_in(plan: Plan, out: Path) -> Imported:
 
 
 def _bound(part: Part, weights: str, target: Target) -> Any:
-    """The recipe's drafter with these weights, bound to the target."""
+    """Returns the recipe's drafter with these weights, bound to the target."""
     drafter = replace(part, options={**part.options, "weights": weights}).build()
     drafter.bind(target)
     return drafter
 
 
 def _compare(read: Mapping[str, Tensor], again: Mapping[str, Tensor], out: Path) -> str:
-    """Compares the values read back with those read. Raises WeightsError if they differ by more than rounding."""
+    """Compares the values read back with the loaded ones. Raises WeightsError if they differ by more than rounding."""
     if read.keys() != again.keys():
         raise WeightsError(f"{out} does not give back what was read: other tensors come back")
     apart = [name for name in read if not torch.equal(read[name], again[name])]
@@ -122,14 +122,14 @@ def _checklist(
 
 
 def _tap(tap: str) -> str:
-    """A feature of the target, in words."""
+    """Describes a feature of the target in words."""
     if tap == "last":
         return "the last hidden state, after the final norm"
     return f"the output of layer {tap.partition('.')[2]}, counted from 0" if tap.startswith("layer.") else tap
 
 
 def _entries(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The entries of a config that are more than the shape of layers, nested ones by dotted names."""
+    """Yields the entries of a config other than the layers' shape, nested ones by dotted names."""
     for name, value in config.items():
         if isinstance(value, Mapping) and name not in LEFT_OUT:
             yield from _entries(value, f"{prefix}{name}.")

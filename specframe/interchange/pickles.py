@@ -1,4 +1,4 @@
-"""Pickled weights as safetensors: tensors alone are unpickled, so a file that would run code is refused."""
+"""Conversion of pickled weights to safetensors: only tensors are unpickled; a file that would run code is refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from specframe.kernel.errors import WeightsError
 from specframe.neural import checkpoint
 
 WHOLE = "pytorch_model"
-"""Name of a pickled model's file, or the prefix of the names of its parts."""
+"""Name of a pickled model's file, and prefix of the names of its parts."""
 PART = re.compile(rf"{WHOLE}-(\d+)-of-(\d+)\.bin")
-"""Matches the name of a part: its number, and how many there are."""
+"""Matches the name of a part: its number, and the number of parts."""
 
 
 def pickled(folder: Path) -> list[Path]:
-    """The pickled files of a folder that has no safetensors file; empty otherwise."""
+    """Returns the pickled files of a folder without a safetensors file; empty otherwise."""
     if any(folder.glob("*.safetensors")):
         return []
     return checkpoint.pickled(folder)
@@ -32,7 +32,7 @@ def convert(files: list[Path], out: Path) -> None:
     """Converts pickled files to safetensors in a folder, and copies the JSON files next to them.
 
     The files of a model become one, model.safetensors; others keep their names. Raises WeightsError for a file that
-    holds more than named tensors, or cannot be read, and for an absent part.
+    contains anything but named tensors, or cannot be read, and for a missing part.
     """
     _require_parts(files)
     groups: dict[str, dict[str, Tensor]] = {}
@@ -59,7 +59,7 @@ def _require_parts(files: list[Path]) -> None:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of one pickled file."""
+    """Returns the tensors of one pickled file."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:

@@ -1,1 +1,1 @@
-"""Native passes: C++ for the decoder layers, attention, matrix products and top-k of the models it can read."""
+"""Native passes: C++ for the decoder layers, attention, matrix products and top-k of supported models."""

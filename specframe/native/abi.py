@@ -1,4 +1,4 @@
-"""The structs and functions of `abi.h` for ctypes, read from its text, and the check that a library has the same."""
+"""Structs and functions of `abi.h` for ctypes, parsed from its text, and the check that a library matches them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HEADER = Path(__file__).with_name("abi.h")
 _TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
 _SCALARS = {"int64_t": c_int64, "float": c_float, "double": c_double}
 DIGEST = 64
-"""Characters of a digest."""
+"""Number of characters of a digest."""
 
 
 def declared_structs() -> dict[str, str]:
-    """The declarations of each struct's fields, by its name."""
+    """Returns the declarations of each struct's fields, by its name."""
     return dict(re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", _TEXT, re.DOTALL))
 
 
 def _fields(struct: str, *nested: type[Structure]) -> list[tuple[str, Any]]:
-    """The fields of a struct, given the structs that it contains. All pointers are `c_void_p`: addresses, or None."""
+    """Returns the fields of a struct, given the structs it contains. Pointers are `c_void_p`: addresses, or None."""
     types = {**_SCALARS, **{one.__name__: one for one in nested}}
     found: list[tuple[str, Any]] = []
     for declaration in declared_structs()[struct].split(";"):
@@ -96,7 +96,7 @@ class Trees(Structure):
 
 
 class BoundedWeight(Structure):
-    """An LM head with its copy in 8 bits."""
+    """An LM head with its 8-bit copy."""
 
     _fields_ = _fields("BoundedWeight", Weight)
 
@@ -108,7 +108,7 @@ class GreedyChoice(Structure):
 
 
 class TopChunks(Structure):
-    """The chunks of texts that get the most attention mass, and the queries that attend."""
+    """The chunks of texts with the most attention mass, and the queries that attend."""
 
     _fields_ = _fields("TopChunks")
 
@@ -133,7 +133,7 @@ STRUCTS: tuple[type[Structure], ...] = (
 
 
 def functions() -> Iterator[tuple[str, bool, list[Any]]]:
-    """Each function's name, whether it returns a status, and the types of its arguments."""
+    """Yields each function's name, whether it returns a status, and the types of its arguments."""
     structs = {one.__name__: one for one in STRUCTS}
 
     def type_of(argument: str) -> Any:
@@ -147,7 +147,7 @@ def functions() -> Iterator[tuple[str, bool, list[Any]]]:
 
 
 def layout_source(digest: str) -> str:
-    """C++ that exports what `check_layout` reads: a digest of the sources, and the sizes and offsets in `abi.h`."""
+    """Returns C++ that exports what `check_layout` reads: a digest of the sources, and sizes and offsets in `abi.h`."""
     numbers = ",\n".join(expression for expression, _ in _layout())
     return (
         '#include <stddef.h>\n#include "abi.h"\n'
@@ -157,7 +157,7 @@ def layout_source(digest: str) -> str:
 
 
 def check_layout(library: CDLL, name: object, digest: str) -> None:
-    """Raises InputError where a library was compiled from other sources, or has another layout of a struct."""
+    """Raises InputError if a library was compiled from other sources, or has another layout of a struct."""
     layout = [*_layout()]
     try:
         found = bytes((c_char * DIGEST).in_dll(library, "specframe_digest")).decode("ascii", "replace")
@@ -172,12 +172,12 @@ def check_layout(library: CDLL, name: object, digest: str) -> None:
 
 
 def digest_of(sources: list[bytes]) -> str:
-    """The digest of a library's sources, that of the layout included."""
+    """Returns the digest of a library's sources, including that of the layout."""
     return sha256(b"\0".join([*sources, layout_source("").encode()])).hexdigest()
 
 
 def _layout() -> Iterator[tuple[str, int]]:
-    """The size of each struct, and offset and size of each field: as a C expression, and for ctypes."""
+    """Yields each struct's size, and each field's offset and size: as a C expression, and for ctypes."""
     for one in STRUCTS:
         struct = one.__name__
         yield f"sizeof({struct})", sizeof(one)

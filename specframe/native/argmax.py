@@ -1,4 +1,4 @@
-"""Most likely tokens: of logits, and the exact argmax of an LM head or a whole pass by an int8 copy with a bound."""
+"""Most likely tokens: of logits, or the exact argmax of an LM head or a whole pass through a bounded int8 copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
 
 UNKNOWN = 1e30
-"""Bound of outputs that a head's last tile does not have, which are never the largest."""
+"""Bound for outputs beyond the end of a head's last tile, which are never the largest."""
 UNIT = 2.0**-24
 """Largest relative error of an operation in float32."""
 
@@ -28,12 +28,12 @@ UNIT = 2.0**-24
 class BoundedHead:
     """An LM head in 16 or 32 bits with an int8 copy, whose bounded error gives the exact argmax of the logits.
 
-    It reads all of the copy, and the few tiles of the head whose logits may be the largest by the copy: rounding
-    weights and states moves a token's logit by a bounded amount (Cauchy and Schwarz).
+    It reads all of the copy, and only those tiles of the head whose logits may be the largest according to the copy:
+    rounding weights and states changes a token's logit by a bounded amount (Cauchy-Schwarz).
     """
 
     def __init__(self, head: QuantizedLinear) -> None:
-        """A head that `can_bound` accepts."""
+        """Creates the copy of a head that `can_bound` accepts."""
         self.head, self.copy = head, QuantizedLinear.empty(head.out_features, head.in_features, 8)
         norms = torch.zeros(4, len(head.packed) * TILE, dtype=torch.float64)
         record = head.record
@@ -41,16 +41,16 @@ class BoundedHead:
         self._lost, self._copied = _bounds(norms, head.in_features)  # [tiles * TILE] each
         self._lost[head.out_features :] = UNKNOWN
         self.record = BoundedWeight(head.record, self.copy.record, self._lost.data_ptr(), self._copied.data_ptr())
-        """The record that native code reads; valid while this lives."""
+        """The record that native code reads; valid while this object exists."""
 
     def bounds(self, states: Tensor) -> Tensor:
-        """Bounds of the error of the copy's logits, for states [M, K]: [M, N], to within the last bits."""
+        """Returns bounds of the error of the copy's logits, for states [M, K]: [M, N], up to the last bits."""
         off = (states.float() - _rounded(states)).norm(dim=-1)[:, None]
         found: Tensor = self._lost * states.float().norm(dim=-1)[:, None] + self._copied * off
         return found[:, : self.head.out_features]
 
     def argmax(self, states: Tensor) -> Tensor:
-        """The first token of the largest logit of each state, [.., D] -> [..] int64; -1 where that is not a number."""
+        """Returns the first token of the largest logit of each state, [.., D] -> [..] int64; -1 if it is NaN."""
         rows = states.float().contiguous()
         best = torch.empty(rows.shape[:-1], dtype=torch.int64)
         check_numbers((rows,))
@@ -83,15 +83,15 @@ class GreedyPass:
         taps: Mapping[str, Tensor],
         context: int,
     ) -> tuple[Tensor, Tensor, Verdict | None]:
-        """The states after the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
+        """Returns the states after the final norm, [B, N, D] in the table's dtype, and the tokens, [B, N] int64.
 
-        With them the verdict that accepts the path of these tokens through each row's tree; None where no token has any
-        probability on one. Nodes that are not valid are not computed: their states and taps stay as they are, 0 in what
-        is returned.
+        It also returns the verdict that accepts the path of these tokens through each row's tree; None if no token has
+        any probability on one. Invalid nodes are not computed: their states and taps are left unchanged, 0 in what is
+        returned.
 
-        A node sees its row's committed slots, `counts` of them, and its ancestors, which stand from slot `base` on.
-        Nodes beyond the `context` stand at its last position. Layers' outputs are copied to the taps `layer.K`,
-        [B, N, D] in the table's dtype. Raises ValueError for what native code would misread.
+        A node sees its row's committed slots, `counts` of them, and its ancestors, whose slots begin at `base`. Nodes
+        beyond the `context` are placed at its last position. Layers' outputs are copied to the taps `layer.K`, [B, N,
+        D] in the table's dtype. Raises ValueError for tensors that native code would misread.
         """
         layers, table, shape = self._layers, self._table, tree.shape
         tokens, parents, valid = _fields(tree)
@@ -135,13 +135,13 @@ class GreedyPass:
             *(ctypes.byref(layers.shape), layers.records, ctypes.byref(where), blocks.data_ptr()),
             *(self._ending.data_ptr(), layers.pointers("layer", taps), ctypes.byref(choice)),
         )
-        del tokens, parents, valid  # read by their addresses until here
+        del tokens, parents, valid  # native code reads their addresses until here
         found = Verdict.unpack(verdict)
         return last, best, found if all(found.to_host(tree).tokens) else None
 
 
 def _fields(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
-    """A tree's tokens, parents and valid, contiguous. Raises ValueError where native code would misread them."""
+    """Returns a tree's tokens, parents and valid, contiguous. Raises ValueError if native code would misread them."""
     tokens, parents, valid = tree.tokens.contiguous(), tree.parent.contiguous(), tree.valid.contiguous()
     check_visible(valid, tuple(tokens.shape))
     if any(part.dtype != torch.int64 or part.shape != tokens.shape for part in (tokens, parents)):
@@ -150,16 +150,16 @@ def _fields(tree: TokenTree) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rounded(states: Tensor) -> Tensor:
-    """States [M, K] as products with the copy take them: rounded to 8 bits in blocks."""
+    """Returns states [M, K] as products with the copy use them: rounded to 8 bits in blocks."""
     blocks = states.float().unflatten(-1, (-1, BLOCK))
     steps = blocks.abs().amax(-1, keepdim=True) / 127
     return ((blocks / steps.where(steps > 0, 1.0)).round() * steps).flatten(-2)
 
 
 def can_bound(head: object) -> TypeGuard[QuantizedLinear]:
-    """Returns whether a head's largest logit can be found by a copy: one in floats, without bias, of finite weights.
+    """Returns whether a copy can find a head's largest logit: a float head, without bias, of finite weights.
 
-    The matrix of a head in 4 or 8 bits is no larger than a copy.
+    The matrix of a head in 4 or 8 bits is not larger than a copy.
     """
     return (
         isinstance(head, QuantizedLinear)
@@ -171,11 +171,11 @@ def can_bound(head: object) -> TypeGuard[QuantizedLinear]:
 
 
 def _bounds(norms: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
-    """Bounds of an output's error by the norms of a state and of what rounding takes from it, [N] each.
+    """Returns bounds of an output's error by the norms of a state and of its rounding error, [N] each.
 
-    Given [4, N] float64: the squared norms of what rounding takes from an output's weights, of these, of their copy,
-    and its largest scale. The first bound has what the sums of floats may be off by, too: of the head's products, and
-    of the copy's, where the codes are taken as positive, and what that adds is subtracted.
+    Given [4, N] float64: the squared norms of the rounding error of an output's weights, of the weights, of their copy,
+    and its largest scale. The first bound includes the error of floating-point sums: of the head's products, and of the
+    copy's, where codes are used as positive numbers and the resulting offset is subtracted.
     """
     lost, size, copied = norms[:3].sqrt()
     sums = (inputs + 16) * size + (2 * inputs / BLOCK + 8) * 512 * norms[3] * math.sqrt(inputs)
@@ -183,9 +183,9 @@ def _bounds(norms: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
 
 
 def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest log-probabilities of each row, largest first, and their columns: [..., v] -> [..., count] each.
+    """Returns the largest log-probabilities of each row, largest first, and their columns: [..., v] -> [..., count].
 
-    In float32 or better. `count` is v at most.
+    They are in float32 or wider. `count` is at most v.
     """
     if logits.dtype == torch.float32 and logits.is_cpu and logits.is_contiguous() and are_loaded():
         return rank(logits, count)
@@ -194,7 +194,7 @@ def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def rank(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`likely` by native code, for contiguous float32 logits; ties in order of column."""
+    """Computes `likely` by native code, for contiguous float32 logits; ties in order of column."""
     width = logits.shape[-1]
     values = logits.new_empty(*logits.shape[:-1], count)
     columns = torch.empty_like(values, dtype=torch.int64)

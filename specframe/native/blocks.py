@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 or 32 bits: their format and layout for the native passes."""
+"""Format and layout of weights for native passes: 4 or 8 bits in blocks of 32 inputs, or 16 or 32 bits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 BLOCK = 32
-"""Inputs that share a scale."""
+"""Number of inputs that share a scale."""
 TILE = 16
-"""Outputs that native code computes at once."""
+"""Number of outputs that native code computes at once."""
 Bits = Literal[4, 8, 16, 32]
 
 
 def block_bytes(bits: Bits) -> int:
-    """The bytes of a tile's block: its weights, and after quantized ones their scales and lowest values."""
+    """Returns the bytes of a tile's block: its weights and, if quantized, their scales and minima."""
     return TILE * BLOCK * bits // 8 + TILE * {4: 4, 8: 2}.get(bits, 0)
 
 
 @dataclass(frozen=True)
 class PackedBlocks:
-    """A matrix [N, K] as GGUF's formats Q4_0, Q4_1 and Q8_0 hold it: weight = scale * code + low.
+    """A matrix [N, K] in the form of GGUF's Q4_0, Q4_1 and Q8_0: weight = scale * code + low.
 
     With 8 bits, low is -128 * scale.
     """
@@ -33,7 +33,7 @@ class PackedBlocks:
 
     @property
     def shape(self) -> torch.Size:
-        """Outputs and inputs."""
+        """Numbers of outputs and inputs."""
         return self.codes.shape
 
     @property
@@ -42,7 +42,7 @@ class PackedBlocks:
         return 8 if self.low is None else 4
 
     def values(self) -> Tensor:
-        """The weights, [N, K] float32."""
+        """Returns the weights, [N, K] float32."""
         codes = self.codes.unflatten(1, (-1, BLOCK)).float()  # [N, K / 32, 32]
         scale = self.scale.float()[..., None]
         return (scale * (codes - 128) if self.low is None else scale * codes + self.low.float()[..., None]).flatten(1)
@@ -52,7 +52,7 @@ class PackedBlocks:
         return PackedBlocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
 
     def pack(self) -> Tensor:
-        """The bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        """Returns the bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs padded to whole tiles."""
         outputs, inputs = self.codes.shape
         missing = -outputs % TILE
         codes, scale, low = (
@@ -73,13 +73,13 @@ class PackedBlocks:
 
 @dataclass(frozen=True)
 class Floats:
-    """A matrix [N, K] of bfloat16 or float32, as it is."""
+    """A matrix [N, K] of bfloat16 or float32, unrounded."""
 
     weight: Tensor  # [N, K]
 
     @property
     def shape(self) -> torch.Size:
-        """Outputs and inputs."""
+        """Numbers of outputs and inputs."""
         return self.weight.shape
 
     @property
@@ -88,7 +88,7 @@ class Floats:
         return 16 if self.weight.dtype == torch.bfloat16 else 32
 
     def values(self) -> Tensor:
-        """The weights, [N, K] float32."""
+        """Returns the weights, [N, K] float32."""
         return self.weight.float()
 
     def take(self, rows: slice | Tensor) -> Floats:
@@ -96,7 +96,7 @@ class Floats:
         return Floats(self.weight[rows])
 
     def pack(self) -> Tensor:
-        """The bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        """Returns the bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs padded to whole tiles."""
         outputs, inputs = self.weight.shape
         whole = torch.cat([self.weight, self.weight.new_zeros(-outputs % TILE, inputs)])
         near = _near(self.bits)
@@ -105,12 +105,12 @@ class Floats:
 
 
 def _near(bits: Bits) -> int:
-    """Returns the number of inputs of one output that stand next to each other."""
+    """Returns the number of inputs of one output that are adjacent."""
     return 32 // bits
 
 
 def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
-    """The weights that were packed, without the outputs that were filled up."""
+    """Returns the packed weights, without the padding of outputs."""
     tiles, count, _ = packed.shape
     if bits >= 16:
         dtype = torch.bfloat16 if bits == 16 else torch.float32
@@ -130,10 +130,10 @@ def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
 
 
 def round_to_blocks(weight: Tensor, bits: Bits, group: int = BLOCK, steps: int = 15) -> PackedBlocks:
-    """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are.
+    """Rounds a matrix [N, K] as GGUF's Q4_1 (15 steps from lowest to highest) or Q8_0 (127 steps either way).
 
-    A coarser rounding in the same storage: `group`, a multiple of 32, is how many inputs share a scale, and with 4 bits
-    `steps`, at most 15, how many steps there are; 7 are those of 3 bits.
+    Rounding can be coarser in this storage: `group`, a multiple of 32, is the number of inputs that share a scale, and
+    with 4 bits `steps`, at most 15, is the number of steps; 7 steps correspond to 3 bits.
     """
     values = weight.detach().float().unflatten(1, (-1, group))  # [N, K / group, group]
     repeats = group // BLOCK
@@ -149,5 +149,5 @@ def round_to_blocks(weight: Tensor, bits: Bits, group: int = BLOCK, steps: int =
 
 
 def _positive(scale: Tensor) -> Tensor:
-    """Scales to divide by, [N, K / 32, 1] float32: 1 where a block is constant."""
+    """Returns scales to divide by, [N, K / 32, 1] float32: 1 where a block is constant."""
     return scale.float().where(scale > 0, 1.0)[..., None]

@@ -1,4 +1,4 @@
-"""Bounds of what the native passes compute: of models, and of the tensors that they read and write by addresses."""
+"""Limits of the native passes: supported models, and checks of tensors that are read and written by address."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specframe.native.linear import QuantizedLinear
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers' model types whose layers native code computes."""
 ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
-"""Rotary embeddings that are a table: the same for every length of text."""
+"""Rotary embeddings that are a table, independent of the text's length."""
 LARGEST_HEAD = 256
 FEW = 64
-"""Number of integers that the host looks at sooner than a kernel."""
+"""Number of integers up to which the host checks them faster than a kernel."""
 
 
 def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> None:
-    """Raises ValueError for a tensor that is not contiguous, in a dtype and on a CPU."""
+    """Raises ValueError for a tensor that is not contiguous, in this dtype and on a CPU."""
     for tensor in tensors:
         if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
             how = "contiguous" if tensor.is_contiguous() else "not contiguous"
@@ -33,7 +33,7 @@ def check_numbers(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32)
 
 
 def check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> int:
-    """One more than the highest. Raises ValueError unless these are int64 on a CPU, of this shape, 0 to below `end`."""
+    """Returns one more than the highest. Raises ValueError unless int64 on a CPU, of this shape, 0 to below `end`."""
     if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
         raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
     few = numbers.numel() <= FEW
@@ -45,7 +45,7 @@ def check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int)
 
 
 def check_lists(listed: Tensor, shape: DecoderSizes, rows: int, base: int) -> None:
-    """Raises ValueError unless these are lists of slots before `base`, for all layers and heads or for each."""
+    """Raises ValueError unless these are lists of slots before `base`, shared or for each layer and head."""
     layers, _, heads, slots = listed.shape
     if layers not in (1, shape.layers) or heads not in (1, shape.kv_heads):
         raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
@@ -53,7 +53,7 @@ def check_lists(listed: Tensor, shape: DecoderSizes, rows: int, base: int) -> No
 
 
 def check_matrices(layers: Sequence[Mapping[str, QuantizedLinear]], shape: DecoderSizes) -> None:
-    """Raises ValueError unless the layers' matrices are of the decoder's sizes; a first one may read two states."""
+    """Raises ValueError unless the layers' matrices have the decoder's sizes; a first one may read two states."""
     wide, heads = shape.width, shape.heads * shape.head_size
     sizes = {
         "qkv": (heads + 2 * shape.kv_heads * shape.head_size, (wide, 2 * wide)),
@@ -75,7 +75,7 @@ def check_visible(sees: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_room(name: str, begin: int, end: int, room: int) -> None:
-    """Raises ValueError unless the cache has all from `begin` to below `end`."""
+    """Raises ValueError unless the cache has all slots from `begin` to below `end`."""
     if not 0 <= begin <= end <= room:
         raise ValueError(f"the cache has {room} {name}, not those from {begin} to {end - 1}")
 

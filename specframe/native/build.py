@@ -1,6 +1,6 @@
-"""The native library: one that came with specframe, or else compiled once on this machine and kept in the cache.
+"""The native library: shipped with specframe, or compiled once on this machine and cached.
 
-Loading a library runs what it holds, so only this user, or the administrator, may have written what the cache has.
+Loading a library runs its code, so cached files must be writable only by this user or the administrator.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 COMMON = (
     *("-std=c++17", "-O3", "-shared", "-fPIC"),
-    # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
+    # Sums keep the source's order. -ffast-math would change how the whole process treats denormal numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
-WIDE = ("-mprefer-vector-width=512",)  # an option of x86-64 alone
+WIDE = ("-mprefer-vector-width=512",)  # an option of x86-64 only
 # Tuned for one processor, g++ contracts other products and sums (on AMD's it avoids chains of FMA): not a wheel's bits.
 UNTUNED = ("-mtune=generic",)
 FLAGS = ("-march=native", *((*UNTUNED, *WIDE) if platform.machine() in ("x86_64", "AMD64") else ()), *COMMON)
 SWITCH = "SPECFRAME_NATIVE"
-"""The environment variable: `compile` compiles the library on the spot, though one came with specframe."""
+"""Environment variable: with `compile`, the library is compiled even if one was shipped with specframe."""
 
 SECONDS = 1200
-"""Time that a compiler may take: half a minute of its own, far more on a busy machine."""
+"""Time limit of a compiler in seconds: it takes half a minute alone, far more on a busy machine."""
 FOLDER = Path(__file__).with_name("prebuilt")
-"""Folder of the libraries that a wheel carries. A checkout has none."""
+"""Folder of the libraries in a wheel; missing in a checkout."""
 
 
 class Group(NamedTuple):
-    """Processors that have the same sets of instructions, and a library in common."""
+    """Processors with common instruction sets, which share a library."""
 
     name: str
     options: tuple[str, ...]
     """Options of the compiler, g++ or clang++."""
     features: frozenset[str]
-    """Features of a processor that the library needs, as /proc/cpuinfo names them."""
+    """Processor features that the library needs, as named in /proc/cpuinfo."""
 
     def library(self, folder: Path) -> Path:
-        """The file of the library in such a folder."""
+        """Returns the library's file in such a folder."""
         return folder / f"specframe-{self.name}.so"
 
 
 def _x86_groups() -> tuple[Group, ...]:
-    """The groups of x86-64, those with more instructions first."""
+    """Returns the groups of x86-64, those with more instructions first."""
     avx2 = frozenset({"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"})
     vnni = avx2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
     bf16 = vnni | {"avx512_bf16"}
@@ -72,7 +72,7 @@ def _x86_groups() -> tuple[Group, ...]:
 
 
 def _arm_groups() -> tuple[Group, ...]:
-    """The groups of ARM64, those with more instructions first."""
+    """Returns the groups of ARM64, those with more instructions first."""
     dots = frozenset({"asimd", "crc32", "atomics", "asimdrdm", "asimddp"})
     return (
         Group("arm64-bf16", ("-march=armv8.2-a+dotprod+bf16",), dots | {"bf16"}),
@@ -82,17 +82,17 @@ def _arm_groups() -> tuple[Group, ...]:
 
 
 GROUPS = {"x86_64": _x86_groups(), "aarch64": _arm_groups()}
-"""By machine, as `platform.machine` names it."""
+"""Groups by machine, as `platform.machine` names it."""
 
 
 def fitting(machine: str, features: frozenset[str], folder: Path) -> Path | None:
-    """The library in the folder that uses most of a processor's features; None where none fits, or all are missing."""
+    """Returns the library in the folder that uses most of a processor's features; None if none fits or exists."""
     libraries = (group.library(folder) for group in GROUPS.get(machine, ()) if group.features <= features)
     return next((library for library in libraries if library.is_file()), None)
 
 
 def cpu_features() -> str:
-    """The line of /proc/cpuinfo that lists the processor's features; empty where there is none."""
+    """Returns the line of /proc/cpuinfo with the processor's features; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -102,12 +102,12 @@ def cpu_features() -> str:
 
 @cache
 def load_native(flags: tuple[str, ...] | None = None) -> ctypes.CDLL:
-    """The native library: that which came with specframe, if it fits this processor, or else one compiled with `FLAGS`.
+    """Returns the native library: the shipped one, if it fits this processor, otherwise one compiled with `FLAGS`.
 
-    With `flags`, and where SPECFRAME_NATIVE is `compile`, it is compiled on the spot, unless the cache has it whole for
-    this processor, compiler and source. Its functions raise MemoryError where there is no room for what they compute
-    with. Raises InputError where no library fits and there is no compiler, where it refuses, or where another user can
-    write to the cache.
+    With `flags`, or if SPECFRAME_NATIVE is `compile`, it is compiled unless the cache has a complete one for this
+    processor, compiler and source. Its functions raise MemoryError if there is no memory for temporary values. Raises
+    InputError if no library fits and there is no compiler, if compiling fails, or if another user can write to the
+    cache.
     """
     digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
     loaded = _shipped(digest) if flags is None else None
@@ -120,7 +120,7 @@ def load_native(flags: tuple[str, ...] | None = None) -> ctypes.CDLL:
 
 
 def _shipped(digest: str) -> ctypes.CDLL | None:
-    """The library that came with specframe, if it fits processor and sources, unless SPECFRAME_NATIVE is `compile`."""
+    """Returns the shipped library if it fits processor and sources, unless SPECFRAME_NATIVE is `compile`."""
     if wanted := os.environ.get(SWITCH):
         if wanted != "compile":
             raise InputError(f"{SWITCH} is compile or nothing, not {wanted!r}")
@@ -130,13 +130,13 @@ def _shipped(digest: str) -> ctypes.CDLL | None:
     try:
         if loaded is not None:
             check_layout(loaded, library, digest)
-    except InputError:  # the sources were changed since
+    except InputError:  # the sources have changed
         return None
     return loaded
 
 
 def _compiled(flags: tuple[str, ...], digest: str) -> ctypes.CDLL:
-    """The library in the cache, compiled first unless it is there."""
+    """Returns the library in the cache, compiled first if necessary."""
     compiler = _compiler()
     named = (digest, *compiler, _version(compiler), *flags, processor())
     key = sha256("\0".join(named).encode()).hexdigest()[:16]
@@ -153,9 +153,9 @@ def _compiled(flags: tuple[str, ...], digest: str) -> ctypes.CDLL:
 
 
 def compile_shipped(folder: Path, machine: str) -> list[Path]:
-    """Compiles the libraries that a wheel for a machine carries, without symbols that only debuggers read.
+    """Compiles the libraries of a wheel for a machine, without debug symbols.
 
-    Raises InputError where there is no compiler, or where it refuses.
+    Raises InputError if there is no compiler, or if compiling fails.
     """
     digest = digest_of([path.read_bytes() for path in (SOURCE, *HEADERS)])
     made = []
@@ -166,7 +166,7 @@ def compile_shipped(folder: Path, machine: str) -> list[Path]:
 
 
 def _succeed(status: int) -> None:
-    """Raises MemoryError for the status of a function that found no memory, ValueError where it was misread."""
+    """Raises MemoryError for the status of a failed allocation, ValueError for that of invalid arguments."""
     if status == 1:
         raise MemoryError("the native passes have no memory left to compute with")
     if status:
@@ -176,14 +176,14 @@ def _succeed(status: int) -> None:
 
 
 def are_loaded() -> bool:
-    """Returns whether this process has loaded the native library already, so that it costs nothing to call."""
+    """Returns whether this process has already loaded the native library, so that calling it has no extra cost."""
     return load_native.cache_info().currsize > 0
 
 
 def _compiler() -> tuple[str, ...]:
-    """The command of the compiler: what CXX names, which may have arguments, or else g++ or clang++.
+    """Returns the compiler's command: CXX, which may have arguments, otherwise g++ or clang++.
 
-    Raises InputError where it is not on this machine.
+    Raises InputError if there is none on this machine.
     """
     if named := shlex.split(os.environ.get("CXX", "")):
         if (found := shutil.which(named[0])) is None:
@@ -195,7 +195,7 @@ def _compiler() -> tuple[str, ...]:
 
 
 def _version(compiler: tuple[str, ...]) -> str:
-    """The version that the compiler reports; empty where it reports none."""
+    """Returns the compiler's version; empty if it reports none."""
     try:
         return subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -203,7 +203,7 @@ def _version(compiler: tuple[str, ...]) -> str:
 
 
 def _open(library: Path) -> ctypes.CDLL | None:
-    """Loads the library; None where the system's loader refuses it, as one of another system."""
+    """Loads the library; None if the system's loader refuses it, for example one of another system."""
     try:
         return ctypes.CDLL(str(library))
     except OSError:
@@ -211,7 +211,7 @@ def _open(library: Path) -> ctypes.CDLL | None:
 
 
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path, digest: str) -> None:
-    """Writes the library, whole or not at all."""
+    """Writes the library, completely or not at all."""
     try:
         make_folder(library.parent)
         with TemporaryDirectory(dir=library.parent) as folder:
@@ -234,14 +234,14 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path, d
 
 
 def processor() -> str:
-    """The identity of a processor, as far as -march=native compiles differently for it."""
+    """Returns the identity of a processor, as far as -march=native compiles differently for it."""
     return f"{platform.machine()} {platform.processor()} {cpu_features()}"
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder and those above it, as far as they are missing, for this user alone to write to.
+    """Creates the folder and missing parents, writable for this user alone.
 
-    Raises OSError where that cannot be done.
+    Raises OSError if that fails.
     """
     if not folder.is_dir():
         make_folder(folder.parent)

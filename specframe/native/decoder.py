@@ -25,29 +25,29 @@ from specframe.native.linear import PackedLinear, QuantizedLinear, pack_together
 from specframe.native.visibility import Listed, Mask, Tree
 
 POSITIONS = 2**24
-"""More than any text has: a table of angles so long would not fit."""
+"""Above the length of any text: a table of angles of this length would not fit into memory."""
 
 
 class KeysAndValues(Protocol):
     """A cache that holds the keys and values of all layers in one tensor, or in split int8."""
 
     capacity: int
-    """Its slots."""
+    """Number of its slots."""
 
     def open(self, sample: Tensor, nodes: int) -> Any:
-        """The split int8 storage with room for `nodes` nodes of a tree, or None: see `specframe.neural.split_int8`."""
+        """Returns the split int8 storage with room for `nodes` nodes, or None: see `specframe.neural.split_int8`."""
         ...
 
     def storage(self, sample: Tensor) -> Tensor:
-        """Keys and values [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first."""
+        """Returns keys and values [2 * layers, B, H, S, D], created like a sample [B, H, 1, D]."""
         ...
 
 
 class PackedLayers:
-    """The layers of a decoder of bfloat16 or float32, or that was quantized, over a cache in float32 or bfloat16.
+    """Layers of a decoder in bfloat16 or float32, or of a quantized one, over a cache in float32 or bfloat16.
 
-    Hidden states are float32. Keys and values are rounded to the cache's dtype where they are written. A position's
-    result does not depend on the others that it does not see: see `passes.cpp`.
+    Hidden states are float32. Keys and values are rounded to the cache's dtype when written. A position's result
+    depends only on the positions that it sees: see `passes.cpp`.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class PackedLayers:
         """Packs layers for which `unlike` and `odd_outputs` find no reason.
 
         Quantized matrices then share their storage with the native passes; others are copied. A layer may have an
-        identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by side, each
-        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of keys and values,
-        uint8 that of split int8.
+        identity instead of its first norm, as EAGLE's has. It may also attend from an embedding and a state
+        concatenated, each with its norm, as EAGLE-3's does: `hidden_norm` is then the state's. `cache` is the dtype of
+        keys and values; uint8 is split int8.
         """
         self._buffers: list[Tensor] = []
         attention = layers[0].self_attn
@@ -80,7 +80,7 @@ class PackedLayers:
         check_matrices(self._matrices, self.shape)
         pack_together([matrix for own in self._matrices for matrix in own.values()])
         self.records = (Layer * len(layers))(*map(self._layer, layers, self._matrices))
-        """The layers as native code takes them."""
+        """The layers as native code reads them."""
         self.cache = cache
         dtype = torch.float32 if cache == torch.uint8 else cache
         self._sample = torch.empty(0, groups, 1, size, dtype=dtype)  # a sample of keys and values
@@ -98,13 +98,13 @@ class PackedLayers:
         embeddings: Tensor | None = None,
         ending: Tensor | None = None,
     ) -> None:
-        """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
+        """Replaces hidden states [B, N, D], float32, by the last layer's output.
 
-        `row` is the cache's row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], all in
-        float32 or all in bfloat16, and its rotated queries to `query.K`, [B, N, heads * size], where these are given.
-        Where layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in
-        the attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm after the
-        last layer.
+        `row` is the cache row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], all in float32
+        or all in bfloat16, and its rotated queries to `query.K`, [B, N, heads * size], if these taps are given. If
+        layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in the
+        attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm after the last
+        layer.
         """
         few = self.cache == torch.uint8
         stored = cache.open(self._sample, visibility.end - visibility.base) if few else None
@@ -167,7 +167,7 @@ class PackedLayers:
         )
 
     def memory(self, cache: KeysAndValues, end: int) -> tuple[Tensor, Tensor]:
-        """The cache's storage [2 * layers, B, H, S, D], and the angles of positions below `end`, [2, .., rotary / 2].
+        """Returns the cache's storage [2 * layers, B, H, S, D], and angles of positions below `end`, [2, .., rot. / 2].
 
         Raises ValueError for a cache of other layers, or one with fewer slots.
         """
@@ -177,7 +177,7 @@ class PackedLayers:
         return blocks, self._angles_to(end)
 
     def pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-        """Pointers to each layer's tap of a kind, or null."""
+        """Returns pointers to each layer's tap of a kind, or null."""
         pointers = (ctypes.c_void_p * self.shape.layers)()
         for name, values in taps.items():
             of, _, layer = name.partition(".")
@@ -186,7 +186,7 @@ class PackedLayers:
         return pointers
 
     def _check_memory(self, blocks: Tensor) -> None:
-        """Raises ValueError for a cache of another dtype, or of other layers or heads, than these."""
+        """Raises ValueError for a cache of another dtype, or of other layers or heads."""
         check_numbers((blocks,), torch.float32 if self.cache == torch.uint8 else self.cache)
         memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
         if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
@@ -202,9 +202,9 @@ class PackedLayers:
         row: int,
         taps: Mapping[str, Tensor],
     ) -> int:
-        """The first position beyond those of the nodes.
+        """Returns the first position after those of the nodes.
 
-        Raises ValueError for tensors that native code would read or write beyond, or take for something else.
+        Raises ValueError for tensors that native code would misread, or whose bounds it would exceed.
         """
         rows, nodes = hidden.shape[:2]
         check_numbers((hidden, *(values for name, values in taps.items() if name.startswith("query."))))
@@ -232,7 +232,7 @@ class PackedLayers:
         return end
 
     def _angles_to(self, end: int) -> Tensor:
-        """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
+        """Returns cosines and sines of the positions below `end`, and possibly more: [2, positions, rotary / 2]."""
         if end > self._angles.shape[1]:
             table = torch.arange(max(2 * self._angles.shape[1], end, 1024))[None]
             pair = self._rotary(torch.empty(1), table)  # [1, positions, rotary] each, halves repeated
@@ -262,19 +262,19 @@ class PackedLayers:
 
 
 def _dtype(taps: Mapping[str, Tensor]) -> torch.dtype:
-    """The dtype of the layers' outputs among taps."""
+    """Returns the dtype of the layers' outputs among taps."""
     return torch.bfloat16 if any(part.dtype == torch.bfloat16 for part in taps.values()) else torch.float32
 
 
 def _matrices(attention: Any, mlp: Any) -> dict[str, QuantizedLinear]:
-    """The matrices of a layer as native code takes them; those that are read together share their storage."""
+    """Returns the matrices of a layer as native code reads them; those that are read together share their storage."""
     parts = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
     qkv, gate_up = (QuantizedLinear.join([packed(part) for part in joined]) for joined in parts)
     return {"qkv": qkv, "output": packed(attention.o_proj), "gate_up": gate_up, "down": packed(mlp.down_proj)}
 
 
 def packed(linear: nn.Module) -> QuantizedLinear:
-    """A linear layer as native code takes it: itself if it is packed, else a copy, in float32 or bfloat16."""
+    """Returns a linear layer as native code reads it: itself if packed, otherwise a copy in float32 or bfloat16."""
     if isinstance(linear, QuantizedLinear):
         return linear
     if isinstance(linear, PackedLinear):

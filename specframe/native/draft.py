@@ -1,4 +1,4 @@
-"""A whole draft as one native call: new pairs taken in, a beam search over the levels, the finished tree."""
+"""A whole draft as one native call: processes new pairs, searches the levels by beam, and returns the tree."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ NO_WEIGHT = Weight(None, None, 0, 0, 0)
 
 @dataclass(frozen=True)
 class DraftParts:
-    """A drafter's network as data: of `block` pairs of embedding and feature it makes the next features, and logits.
+    """A drafter's network as data: computes the next features, and logits, from `block` pairs of embedding and feature.
 
-    Values between the parts are of the embeddings' dtype, bfloat16 or float32.
+    Values between the parts have the embeddings' dtype, bfloat16 or float32.
     """
 
     layers: PackedLayers
     head: QuantizedLinear
-    embeddings: Tensor  # [v, D] of the tokens that it drafts
+    embeddings: Tensor  # [v, D], of the tokens it drafts
     support: Tensor | None = None  # [v] int64, these tokens; None: the whole vocabulary
-    entry: QuantizedLinear | None = None  # of a pair's A features side by side, [A D] -> [D]; None: it has one
-    fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: `cells`, or
-    cells: Cells | None = None  # an LSTM over pairs; None: the first layer reads both parts side by side
+    entry: QuantizedLinear | None = None  # of a pair's A concatenated features, [A D] -> [D]; None: it has one
+    fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: see `cells`
+    cells: Cells | None = None  # an LSTM over pairs; None: the first layer reads both parts concatenated
     block: int = 1
     norm: Tensor | None = None  # [D], the weight of a norm before the head
-    feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
+    feeds_normed: bool = False  # True if the feature fed back has passed that norm
 
 
 class NativeDraft:
-    """A drafter's beam searches, each in one call. A draft has the bits of the same search level by level."""
+    """A drafter's beam searches, each in one call. A draft has the bits of a level-by-level search."""
 
     def __init__(self, parts: DraftParts) -> None:
         self.parts = parts
@@ -66,7 +66,7 @@ class NativeDraft:
             support=None if self._support is None else self._support.data_ptr(),
             halves=self._embeddings.dtype == torch.bfloat16,
         )
-        self._wanted: tuple[BeamSearch, Search] | None = None  # the last search, most often the next one, too
+        self._wanted: tuple[BeamSearch, Search] | None = None  # the last search, which is usually also the next
 
     def grow(
         self,
@@ -80,17 +80,17 @@ class NativeDraft:
         tail: Tensor | None = None,
         window: tuple[int, int] | None = None,
     ) -> tuple[TokenTree, int]:
-        """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
+        """Returns the trees below roots [B] and the number of the drafter's passes, over levels of all rows.
 
-        `counts` are the pairs of each row, the new ones included, from slot K - 1 on, and `outputs` [B, K, D], float32,
-        the features after each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail`
-        [B, K - 1, D] what it made of the last pairs. All three are written for rows with new pairs. The cache has room
-        for the new pairs and the levels. A window (sinks, recent) shows the first and the newest pairs of a row alone.
+        `counts` are the pairs of each row including new ones, from slot K - 1 on, and `outputs` [B, K, D], float32, the
+        features after each row's last K pairs. `states` [B, L, 2, D], float32, are those of an LSTM, and `tail` [B, K -
+        1, D] its outputs for the last pairs. All three are updated for rows with new pairs. The cache has room for the
+        new pairs and the levels. A window (sinks, recent) shows only the first and the newest pairs of a row.
         """
         batch, new_pairs = len(counts), 0 if pairs is None else pairs.most
         blocks, angles = self.parts.layers.memory(cache, slots_for(search, counts, new_pairs, self.parts.block))
         self._check(roots, counts, outputs, blocks, pairs, states, tail)
-        self._network.shape = self.parts.layers.shape  # its rotary table may have become known
+        self._network.shape = self.parts.layers.shape  # its rotary table may have been created since
         rows = SessionRows(
             rows=batch,
             cache_rows=blocks.shape[1],
@@ -133,7 +133,7 @@ class NativeDraft:
         states: Tensor | None,
         tail: Tensor | None,
     ) -> None:
-        """Raises ValueError for tensors that native code would read or write beyond, or take for something else."""
+        """Raises ValueError for tensors that native code would misread, or whose bounds it would exceed."""
         batch, width, block, cells = len(counts), self.parts.layers.shape.width, self.parts.block, self.parts.cells
         if roots.dtype != torch.int64 or roots.shape != (batch,) or not roots.is_contiguous():
             raise ValueError(f"roots are contiguous int64 [{batch}], not {roots.dtype} {list(roots.shape)}")
@@ -154,20 +154,20 @@ class NativeDraft:
 
 
 def slots_for(search: BeamSearch, counts: Sequence[int], new: int, block: int) -> int:
-    """The slots that a draft may write, after rows of so many pairs, up to `new` of them new: blocks of K pairs."""
+    """Returns the slots that a draft may write, after rows of `counts` pairs, up to `new` of them new: blocks of K."""
     return max(counts) + new + (search.depth + 1) * search.width * block
 
 
 @lru_cache(maxsize=64)
 def _scores(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
-    """The costs of scoring 0, 1, 2 ... nodes of every row, as far as a tree of `nodes` nodes asks."""
+    """Returns the costs of scoring 0, 1, 2 ... nodes of every row, as far as a tree of `nodes` nodes needs."""
     scores = [0.0, *(costs.score(count) for count in range(1, costs.taken + nodes + 2))]
     return (c_double * len(scores))(*scores)
 
 
 @lru_cache(maxsize=64)
 def _spread(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
-    """The costs of 0, 1, 2 ... nodes added in any rows, as far as trees of `nodes` nodes ask."""
+    """Returns the costs of 0, 1, 2 ... nodes added in any rows, as far as trees of `nodes` nodes need."""
     count = (costs.rows or 1) * nodes + 1
     return (c_double * count)(*map(costs.spread, range(count)))
 
@@ -185,5 +185,5 @@ def _search(search: BeamSearch) -> Search:
         if costs.ragged:
             spread = _spread(costs, search.nodes)
             wanted.spread = ctypes.addressof(spread)
-    wanted.arrays = powers, scores, spread  # the structure holds addresses alone
+    wanted.arrays = powers, scores, spread  # the structure only holds addresses
     return wanted

@@ -1,4 +1,4 @@
-"""A linear layer with weights for the native passes, of 4, 8, 16 or 32 bits."""
+"""A linear layer with weights for the native passes, in 4, 8, 16 or 32 bits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specframe.native.blocks import BLOCK, TILE, Bits, Floats, PackedBlocks, blo
 from specframe.native.build import load_native
 
 LINE, PAGE = 64, 2 << 20
-"""Bytes of a line of the processor's caches, where a matrix begins; and of a large page."""
+"""Bytes of a cache line, at which a matrix begins, and of a large page."""
 
 
 class QuantizedLinear(nn.Module):
     """x W^T + bias: W in blocks and x rounded to 8 bits, row by row and block by block; or both bfloat16, or float32.
 
-    A row's result does not depend on the rows next to it. With gradients the weights are unpacked, x is not rounded,
-    and gradients reach x alone.
+    A row's result does not depend on other rows. With gradients the weights are unpacked, x is not rounded, and
+    gradients reach x alone.
     """
 
     def __init__(self, blocks: PackedBlocks | Floats, bias: Tensor | None = None) -> None:
@@ -38,22 +38,22 @@ class QuantizedLinear(nn.Module):
 
     @classmethod
     def empty(cls, outputs: int, inputs: int, bits: Bits) -> QuantizedLinear:
-        """A layer without bias, whose weights are still to be written."""
+        """Returns a layer without bias, whose weights are still to be written."""
         shape = -(-outputs // TILE), inputs // BLOCK, block_bytes(bits)
         return cls.of(torch.empty(shape, dtype=torch.uint8), outputs, bits)
 
     @property
     def blocks(self) -> PackedBlocks | Floats:
-        """The weights, unpacked to codes."""
+        """Returns the weights, unpacked to codes."""
         return unpack(self.packed, self.out_features, self.bits)
 
     def take(self, rows: slice | Tensor) -> QuantizedLinear:
-        """A layer of these outputs alone."""
+        """Returns a layer of these outputs alone."""
         return QuantizedLinear(self.blocks.take(rows), None if self.bias is None else self.bias[rows])
 
     @classmethod
     def join(cls, layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
-        """One layer of all their outputs, which are whole tiles of as many bits; they share its storage afterwards."""
+        """Joins layers of whole tiles and equal bits into one of all outputs; they share its storage afterwards."""
         biases = [layer.bias for layer in layers if layer.bias is not None]
         joined = cls.of(
             _concatenated([layer.packed for layer in layers]),
@@ -66,7 +66,7 @@ class QuantizedLinear(nn.Module):
         return joined
 
     def move_to(self, storage: Tensor) -> None:
-        """Takes a storage of the same bytes for its weights, and for those of the layers that it was joined of."""
+        """Moves its weights, and those of the layers that it was joined from, to a storage with these bytes."""
         self.packed = storage
         if self._parts:
             parts = storage.split([len(layer.packed) for layer in self._parts])
@@ -75,7 +75,7 @@ class QuantizedLinear(nn.Module):
 
     @classmethod
     def of(cls, packed: Tensor, outputs: int, bits: Bits, bias: Tensor | None = None) -> QuantizedLinear:
-        """A layer of packed weights [tiles, K / 32, bytes] and a bias in float32."""
+        """Creates a layer of packed weights [tiles, K / 32, bytes] and a bias in float32."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.out_features, layer.in_features, layer.bits = outputs, packed.shape[1] * BLOCK, bits
@@ -86,26 +86,26 @@ class QuantizedLinear(nn.Module):
 
     @property
     def record(self) -> Weight:
-        """The matrix as native code takes it: pointers, valid while this layer lives."""
+        """The matrix as native code reads it: pointers, valid while this layer exists."""
         bias = None if self.bias is None else self.bias.data_ptr()
         return Weight(self.packed.data_ptr(), bias, self.out_features, self.in_features, self.bits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N], in the dtype of x."""
+        """Maps [..., K] to [..., N], in the dtype of x."""
         if torch.is_grad_enabled() and x.requires_grad:
             bias = None if self.bias is None else self.bias.to(x.dtype)
             return nn.functional.linear(x, self.floats(x.dtype), bias)
         return self.product(x).to(x.dtype)
 
     def floats(self, dtype: torch.dtype) -> Tensor:
-        """The weights as numbers, [N, K]; kept for the next call, since a training step reads them many times."""
+        """Returns the weights as numbers, [N, K]; cached, because a training step reads them many times."""
         version = self.packed._version
         if self._floats is None or self._floats[0] != version or self._floats[1].dtype != dtype:
             self._floats = version, self.blocks.values().to(dtype)
         return self._floats[1]
 
     def product(self, x: Tensor) -> Tensor:
-        """The native product without gradients, [..., K] -> [..., N]: in float32, or float64 as x is."""
+        """Returns the native product without gradients, [..., K] -> [..., N]: in float32, or float64 like x."""
         rows = x.float().contiguous()  # [.., K]
         out = torch.empty(*x.shape[:-1], self.out_features)
         weight = self.record
@@ -119,21 +119,21 @@ class QuantizedLinear(nn.Module):
 
 
 class PackedLinear(nn.Linear):
-    """A linear layer whose weight, of bfloat16 or float32, native code has packed: who reads it gets it unpacked.
+    """A linear layer whose weight, of bfloat16 or float32, native code has packed; reading it unpacks it.
 
-    So a model that native code runs takes up its memory once. `unpack_again` is for those who run it otherwise, too.
+    A model that native code runs thus needs its memory only once. For one that PyTorch also runs, use `unpack_again`.
     """
 
     def __init__(self, packed: QuantizedLinear, bias: nn.Parameter | None) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = packed.in_features, packed.out_features
         self.bias = bias  # type: ignore[assignment] # None where there is none, as in any linear layer
-        self._packed = (packed,)  # no module of the model's
+        self._packed = (packed,)  # in a tuple, so that it is not a submodule
         self._whole: Tensor | None = None
 
     @classmethod
     def pack(cls, linear: nn.Linear) -> PackedLinear:
-        """A linear layer whose weight is packed."""
+        """Returns a linear layer whose weight is packed."""
         return cls(QuantizedLinear(Floats(linear.weight.detach()), linear.bias), linear.bias)
 
     @property
@@ -143,12 +143,12 @@ class PackedLinear(nn.Linear):
 
     @property
     def packed(self) -> QuantizedLinear:
-        """The layer as native code takes it."""
+        """The layer as native code reads it."""
         return self._packed[0]
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override] # a parameter there, which could be written, too
-        """The weight, [N, K], bit for bit as it was."""
+        """The weight, [N, K], with its original bits."""
         if self._whole is not None:
             return self._whole
         blocks = self.packed.blocks
@@ -160,14 +160,14 @@ class PackedLinear(nn.Linear):
         self._whole = None
 
     def keep_whole(self) -> None:
-        """Unpacks the weight once for all that will read it."""
+        """Unpacks the weight once for all later reads."""
         if self._whole is None:
             with torch.inference_mode(False):  # gradients may have to pass it later
                 self._whole = self.weight
 
 
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:
-    """The parts in one tensor: a view of their memory where they follow each other in it, as in a file."""
+    """Returns the parts as one tensor: a view if they are adjacent in memory, as in a file."""
     first, ends = parts[0], [part.data_ptr() + part.nbytes for part in parts]
     storages = {part.untyped_storage().data_ptr() for part in parts}
     if len(storages) > 1 or [part.data_ptr() for part in parts[1:]] != ends[:-1]:
@@ -184,17 +184,17 @@ def pack_floats(model: nn.Module) -> None:
 
 
 def unpack_again(model: nn.Module) -> None:
-    """Unpacks packed weights next to the packed ones: a model that PyTorch runs, too, is as fast as it was."""
+    """Unpacks packed weights in addition, so that a model that PyTorch also runs is as fast as before packing."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
             module.keep_whole()
 
 
 def pack_together(matrices: Sequence[QuantizedLinear]) -> None:
-    """Puts the weights of matrices that are read one after the other into one memory of large pages.
+    """Moves the weights of matrices that are read in sequence into one memory area of large pages.
 
-    A pass reads every weight once: in small pages the processor looks up the place of every 4,096 bytes, in a virtual
-    machine twice. Nothing moves where the system knows no large pages, or has no such piece of memory.
+    A pass reads every weight once. With small pages the processor looks up the address of every 4,096 bytes, in a
+    virtual machine twice. Nothing is moved if the system has no large pages, or no memory area of that size.
     """
     sizes = [-(-matrix.packed.nbytes // LINE) * LINE for matrix in matrices]
     if not hasattr(mmap, "MADV_HUGEPAGE") or sum(sizes) < PAGE or not all(matrix.packed.is_cpu for matrix in matrices):
@@ -213,7 +213,7 @@ def pack_together(matrices: Sequence[QuantizedLinear]) -> None:
 def release_memory() -> None:
     """Returns the memory of freed tensors to the system, as far as the C library can (glibc's malloc_trim(3)).
 
-    Packing frees many that are too small to have pages of their own: 110 MB for a model of 135 million weights.
+    Packing frees many tensors that are too small for separate pages: 110 MB for a model of 135 million weights.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
@@ -221,9 +221,9 @@ def release_memory() -> None:
 
 
 def logits_of(head: nn.Module, features: Tensor) -> Tensor:
-    """Applies an LM head to features, where no gradients are wanted: [..., K] -> [..., N].
+    """Applies an LM head to features, without gradients: [..., K] -> [..., N].
 
-    The native products keep every bit: in bfloat16 the logits of likely tokens are an eighth apart.
+    Native products keep all bits: in bfloat16 the logits of likely tokens are an eighth apart.
     """
     logits: Tensor = head.product(features) if isinstance(head, QuantizedLinear) else head(features)
     return logits

@@ -1,4 +1,4 @@
-"""Modules that native code computes, by themselves and within whole drafts: a quantized LSTM, and a norm."""
+"""Modules that native code computes, alone or within whole drafts: a quantized LSTM, and a norm."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from specframe.native.linear import QuantizedLinear
 
 
 class Cells:
-    """The layers of an LSTM, each by its maps of input and hidden state to the four gates, without gradients.
+    """The layers of an LSTM, each as its maps of input and hidden state to the four gates, without gradients.
 
-    A row's result does not depend on the rows next to it. In bfloat16 every operation is rounded.
+    A row's result does not depend on other rows. In bfloat16 every operation is rounded.
     """
 
     longest = 16
-    """Number of pairs up to which it is used; along more, as in a prompt, PyTorch's LSTM is faster."""
+    """Number of pairs up to which it is used; for more, as in a prompt, PyTorch's LSTM is faster."""
 
     def __init__(self, layers: Sequence[tuple[QuantizedLinear, QuantizedLinear]]) -> None:
         self._layers = tuple(layers)
         self.records = (Cell * len(layers))(*(Cell(into.record, back.record) for into, back in layers))
-        """The layers as native code takes them."""
+        """The layers as native code reads them."""
 
     def run(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The outputs [B, M, H] of x [B, M, I] and the states after it, given those before: [L, B, H] each."""
+        """Returns the outputs [B, M, H] of x [B, M, I] and the states after it, given those before: [L, B, H] each."""
         batch, steps, _ = x.shape
         states = torch.stack((hidden, cell), 2).transpose(0, 1).float().contiguous()  # [B, L, 2, H]
         rows, out = x.float().contiguous(), torch.empty(batch, steps, hidden.shape[-1])
@@ -40,13 +40,13 @@ class Cells:
 
 
 class NativeNorm(nn.Module):
-    """Llama's norm over rows of bfloat16 or float32: numbers over their root mean square, times a weight.
+    """Llama's norm over rows of bfloat16 or float32: values over their root mean square, times a weight.
 
-    A row's result does not depend on the rows next to it. With gradients PyTorch computes it.
+    A row's result does not depend on other rows. With gradients PyTorch computes it.
 
     Args:
-        weight: [D], or [A, D] for A norms side by side, each of its part of a row.
-        epsilon: what is added to the mean square.
+        weight: [D], or [A, D] for A concatenated norms, each of its part of a row.
+        epsilon: added to the mean square.
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -57,7 +57,7 @@ class NativeNorm(nn.Module):
         self._floats = self.weight.float().contiguous()  # as native code reads it
 
     def forward(self, x: Tensor) -> Tensor:
-        """[.., A D] -> [.., A D], in the dtype of x."""
+        """Maps [.., A D] to [.., A D], in the dtype of x."""
         width = self.weight.shape[-1]
         if torch.is_grad_enabled() and x.requires_grad:
             wide = x.unflatten(-1, (-1, width)).float()

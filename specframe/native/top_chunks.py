@@ -1,4 +1,4 @@
-"""The chunks of texts that queries attend to most, found natively by the chunks' mean keys."""
+"""Chunks of texts that queries attend to most, found natively by the chunks' mean keys."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from specframe.native.build import are_loaded, load_native
 
 
 class ChunkKeys:
-    """A key for each chunk of the rows' texts, for all layers and heads of keys, in bfloat16 as native code reads it.
+    """A key for each chunk of the rows' texts, for all layers and key heads, in bfloat16 as native code reads it.
 
     Args:
-        shape: layers, rows at most, heads of keys, chunks at most, and the numbers of a key.
+        shape: layers, maximum number of rows, key heads, maximum number of chunks, and key size.
     """
 
     def __init__(self, shape: tuple[int, int, int, int, int]) -> None:
@@ -29,16 +29,16 @@ class ChunkKeys:
 
     @staticmethod
     def fits(keys: Tensor) -> bool:
-        """Returns whether native code is in use and takes keys [.., D]."""
+        """Returns whether native code is in use and accepts keys [.., D]."""
         return keys.is_cpu and keys.shape[-1] % BLOCK == 0 and keys.dtype != torch.float64 and are_loaded()
 
     @property
     def chunks(self) -> int:
-        """Number of chunks that a row has room for."""
+        """Number of chunks for which a row has room."""
         return self._tiles.shape[3] * TILE
 
     def grow(self, chunks: int) -> None:
-        """Makes room for a number of chunks of each row."""
+        """Reserves room for a number of chunks of each row."""
         layers, slots, heads, tiles, *tile = self._tiles.shape
         more = self._tiles.new_zeros(layers, slots, heads, -(-chunks // TILE), *tile)
         more[:, :, :, :tiles] = self._tiles
@@ -49,17 +49,17 @@ class ChunkKeys:
         self._tiles[:, : len(rows)] = self._tiles[:, rows]
 
     def put(self, rows: slice, begin: int, keys: Tensor) -> None:
-        """Puts keys [layers, R, heads, n, D] of the chunks from `begin` on."""
+        """Stores keys [layers, R, heads, n, D] of the chunks from `begin` on."""
         places = torch.arange(begin, begin + keys.shape[3])
         pairs = keys.to(torch.bfloat16).unflatten(-1, (-1, 2))
         self._tiles[:, rows].transpose(4, 5)[:, :, :, places // TILE, places % TILE] = pairs
 
     def best(self, first: int, queries: Tensor, asked: Sequence[int], ends: Sequence[int], count: int) -> Tensor:
-        """The chunks that get most attention, best first, then zeros: [layers, R, heads, count] int64.
+        """Returns the chunks with the most attention, best first, then zeros: [layers, R, heads, count] int64.
 
-        Shares of attention are added up over the last `asked` of each row's queries [layers, R, heads of queries, T,
-        D], scaled, and over the heads that share a head of keys. The first `ends` chunks of each row, from row `first`
-        on, compete; the very first one wins always.
+        Attention is summed over the last `asked` of each row's queries [layers, R, query heads, T, D], scaled, and over
+        the heads that share a key head. The first `ends` chunks of each row, from row `first` on, are ranked; the very
+        first one is always chosen.
         """
         layers, slots, heads, tiles, half, _, _ = self._tiles.shape
         wide = queries.float().contiguous()

@@ -1,4 +1,4 @@
-"""Values that a native draft takes and gives: the pairs of a commit, and trees."""
+"""Inputs and outputs of a native draft: the pairs of a commit, and trees."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class NewPairs:
     """Newly committed pairs of a session's last rows."""
 
     first: int  # rows before this one have none
-    embeddings: Tensor  # [B - first, M, D], of their tokens; or, with `tokens`, the table [V, D] of all
-    features: Sequence[Tensor]  # [B - first, N, D] each: of one kind, or of as many as the network's `entry` takes
-    fresh: Sequence[int]  # how many of the M are a row's
-    places: Sequence[Sequence[int]] | None = None  # of the N, `fresh` of each row, its pairs'; None: the first
+    embeddings: Tensor  # [B - first, M, D], of their tokens; with `tokens`, the table [V, D] of all
+    features: Sequence[Tensor]  # [B - first, N, D] each: one, or as many as the network's `entry` takes
+    fresh: Sequence[int]  # number of each row's pairs, of M
+    places: Sequence[Sequence[int]] | None = None  # of the N, each row's `fresh` ones; None: the first
     tokens: Sequence[Sequence[int]] | None = None  # of each row
 
     @property
     def most(self) -> int:
-        """M, the most of a row."""
+        """M, the largest number of a row's pairs."""
         return max(self.fresh)
 
 
@@ -51,7 +51,7 @@ def check_pairs(pairs: NewPairs, batch: int, width: int, dtype: torch.dtype, ent
 
 
 def packed_pairs(pairs: NewPairs) -> Pairs:
-    """The pairs as native code takes them."""
+    """Returns the pairs as native code reads them."""
     fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
     features = (c_void_p * len(pairs.features))(*(part.data_ptr() for part in pairs.features))
     places, tokens = _padded(pairs.places, pairs.most), _padded(pairs.tokens, pairs.most)
@@ -66,12 +66,12 @@ def packed_pairs(pairs: NewPairs) -> Pairs:
         features=ctypes.addressof(features),
         kept=None if places is None else ctypes.addressof(places),
     )
-    found.arrays = fresh, features, places, tokens  # the structure holds addresses alone
+    found.arrays = fresh, features, places, tokens  # the structure only holds addresses
     return found
 
 
 def _padded(rows: Sequence[Sequence[int]] | None, most: int) -> ctypes.Array[c_int64] | None:
-    """The rows as native code takes them, [B, most]."""
+    """Returns the rows as native code reads them, [B, most]."""
     if rows is None:
         return None
     numbers = [number for row in rows for number in (*row, *[0] * (most - len(row)))]

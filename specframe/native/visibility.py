@@ -1,4 +1,4 @@
-"""The slots of a memory that the positions of one forward pass see, and the slots that their own entries take."""
+"""Slots of a memory that the positions of one forward pass see, and the slots of their own entries."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Causal:
-    """Texts, or their rest: a token sees the slots before its own, and its own. A slot is a position."""
+    """Texts, or their rest: a token sees its own slot and those before it. Slots are positions."""
 
     start: int  # the slot of every row's first token
-    lengths: Sequence[int]  # tokens of each row; those after them are padding
+    lengths: Sequence[int]  # number of tokens of each row; padding follows
 
     @property
     def end(self) -> int:
@@ -30,10 +30,10 @@ class Causal:
 
 @dataclass(frozen=True)
 class Tree:
-    """The N nodes of each row's tree: they see the committed slots, and each other."""
+    """The N nodes of each row's tree, which see the committed slots and each other."""
 
     sees: Tensor  # [B, N, N] bool; none sees a later one
-    length: Tensor  # [B] int64: number of a row's first slots, which all see
+    length: Tensor  # [B] int64: number of a row's first slots, which all nodes see
     base: int  # the slot of the first node; the others follow it
     even: bool = False  # True if every row's length is known to be `base`
 
@@ -55,7 +55,7 @@ class Mask:
     visible: Tensor  # [B, N, S] bool
     places: Tensor  # [B, N] int64
     drafted: Tensor | None = None  # [B, M] int64: positions of the last M slots; before them, a slot is a position
-    base: int = 0  # the first slot that is no committed token's, where a memory keeps those in another form
+    base: int = 0  # the first slot without a committed token, if a memory keeps those in another form
 
     @property
     def end(self) -> int:
@@ -70,16 +70,16 @@ class Mask:
 
 @dataclass(frozen=True)
 class Listed:
-    """N nodes of each row's draft that see listed slots, the same ones, and of the draft's M slots their own paths.
+    """N nodes of each row's draft that see common listed slots and, of the draft's M slots, their own paths.
 
-    The listed slots ascend. Those of a row are as many for all layers and heads; -1 follows them.
+    The listed slots are ascending. A row has equally many for all layers and heads; -1 follows them.
     """
 
-    listed: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
+    listed: Tensor  # [layers or 1, B, key heads or 1, K] int64
     path: Tensor  # [B, N, M] bool
-    places: Tensor  # [B, N] int64, where their own entries go
-    base: int  # the first of the draft's slots; the listed ones stand before it
-    upper: bool = False  # True if the upper halves of split int8 are read alone
+    places: Tensor  # [B, N] int64, slots of their own entries
+    base: int  # the first of the draft's slots; the listed ones are below it
+    upper: bool = False  # True if only the upper halves of split int8 are read
 
     @property
     def end(self) -> int:

@@ -1,5 +1,6 @@
 """A GGUF file in parts: read by any part's name or by the folder; the absent part is named."""
 
+import re
 import shutil
 
 import pytest
@@ -96,10 +97,13 @@ def test_parts_of_an_architecture_that_transformers_reads_are_refused(tmp_path):
         HFTarget(model=str(first), device="cpu")
 
 
-def test_several_models_in_a_folder_are_listed(first):
-    write_gguf(first.parent / "other.gguf")
-    with pytest.raises(InputError, match=r"holds 2 models: name one of other\.gguf, small-00001-of-00003\.gguf"):
+def test_several_models_in_a_folder_are_listed(first, capsys):
+    write_gguf(first.parent / "other.gguf", architecture="qwen2")
+    message = "holds 2 models: name one of other.gguf, small-00001-of-00003.gguf"
+    with pytest.raises(InputError, match=re.escape(message)):
         HFTarget(model=str(first.parent), device="cpu")
+    assert main(["run", "recipes/suffix-int4.yaml", f"target.model={first.parent}"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_command_line_takes_the_folder(first, capsys):

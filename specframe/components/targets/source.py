@@ -185,12 +185,14 @@ def gguf_files(folder: Path) -> list[Path]:
 
 
 def find_template(model: str) -> bool | None:
-    """Returns whether a folder or GGUF file has a chat template; None for another name, or a missing place."""
+    """Returns whether a folder or GGUF file has a chat template; None for another name, or without a model there."""
     place = find_place(model)
     if not isinstance(place, Path):
         return None
     if (file := sole_gguf(place)) is not None:
         return read_gguf(file).has_template
+    if not (place / "config.json").exists():
+        return None
     settings = place / "tokenizer_config.json"
     try:
         stored = '"chat_template"' in settings.read_text(encoding="utf-8")

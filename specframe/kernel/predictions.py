@@ -164,7 +164,8 @@ class Chunks:
 class LazyStudent(Student):
     """A student that keeps the inputs of its frozen LM head, so that a loss can compute a few predictions' logits.
 
-    `logits` are those of all predictions, computed at the first access. A copy by `dataclasses.replace` has them.
+    `logits` are those of all predictions, computed at the first access; a loss over a few hundred predictions at a time
+    never holds them all, the largest tensor of a training step. A copy by `dataclasses.replace` has them.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class LazyStudent(Student):
 class LazyTeacher(Teacher):
     """A teacher that keeps the features of the tap `last`, and computes logits with the target's LM head on demand.
 
-    A copy by `dataclasses.replace` has all logits.
+    A loss in parts reads those of the student's positions alone. A copy by `dataclasses.replace` has all logits.
     """
 
     def __init__(

@@ -141,14 +141,14 @@ class PackedLayers:
         elif isinstance(visibility, Listed):
             seen, other, listed = (
                 visibility.path.contiguous(),
-                visibility.places.contiguous(),
+                visibility.slots.contiguous(),
                 visibility.listed.contiguous(),
             )
             where.base, where.visible, where.places = visibility.base, seen.data_ptr(), other.data_ptr()
             where.listed = listed.data_ptr()
             where.list_layers, _, where.list_heads, where.list_slots = listed.shape
         else:
-            seen, other = visibility.visible.contiguous(), visibility.places.contiguous()
+            seen, other = visibility.visible.contiguous(), visibility.slots.contiguous()
             where.visible, where.places = seen.data_ptr(), other.data_ptr()
         if embeddings is not None:
             beginning = embeddings.float().contiguous()
@@ -224,11 +224,11 @@ class PackedLayers:
             check_integers("lengths", visibility.length, (rows,), visibility.base + 1)
         elif isinstance(visibility, Listed):
             check_visible(visibility.path, (rows, nodes, visibility.end - visibility.base))
-            check_integers("places", visibility.places, (rows, nodes), slots)
+            check_integers("places", visibility.slots, (rows, nodes), slots)
             check_lists(visibility.listed, self.shape, rows, visibility.base)
         else:
             check_visible(visibility.visible, (rows, nodes, visibility.end))
-            check_integers("places", visibility.places, (rows, nodes), slots)
+            check_integers("places", visibility.slots, (rows, nodes), slots)
         return end
 
     def _angles_to(self, end: int) -> Tensor:

@@ -53,7 +53,7 @@ class Mask:
     """N positions of each row that see any slots, and whose own entries go to any slots."""
 
     visible: Tensor  # [B, N, S] bool
-    places: Tensor  # [B, N] int64
+    slots: Tensor  # [B, N] int64, of their own entries
     drafted: Tensor | None = None  # [B, M] int64: positions of the last M slots; before them, a slot is a position
     base: int = 0  # the first slot without a committed token, if a memory keeps those in another form
 
@@ -61,11 +61,6 @@ class Mask:
     def end(self) -> int:
         """The first slot that no position sees."""
         return self.visible.shape[2]
-
-    @property
-    def slots(self) -> Tensor:
-        """The slots of the entries, [B, N] int64."""
-        return self.places
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Listed:
 
     listed: Tensor  # [layers or 1, B, key heads or 1, K] int64
     path: Tensor  # [B, N, M] bool
-    places: Tensor  # [B, N] int64, slots of their own entries
+    slots: Tensor  # [B, N] int64, of their own entries
     base: int  # the first of the draft's slots; the listed ones are below it
     upper: bool = False  # True if only the upper halves of split int8 are read
 
@@ -85,11 +80,6 @@ class Listed:
     def end(self) -> int:
         """The first slot that no position sees."""
         return self.base + self.path.shape[2]
-
-    @property
-    def slots(self) -> Tensor:
-        """The slots of the entries, [B, N] int64."""
-        return self.places
 
 
 Visibility = Causal | Tree | Mask | Listed

@@ -31,7 +31,7 @@
 | `sample_rows`, `require_shares` | the mask rows that a training step keeps (COD), and its shares checked |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
-| `make_student` | predictions in training, with the teacher's positions that they imitate |
+| `make_student`, `student_at` | predictions in training, with the teacher's positions that they imitate |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Cells` | a quantized LSTM |
 | `tensor_on` | a tensor of the host's numbers on a device, without a sync |

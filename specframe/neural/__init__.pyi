@@ -19,6 +19,7 @@ from specframe.neural.heads import make_student as make_student
 from specframe.neural.heads import neural_target as neural_target
 from specframe.neural.heads import output_weight as output_weight
 from specframe.neural.heads import own_lm_heads as own_lm_heads
+from specframe.neural.heads import student_at as student_at
 from specframe.neural.heads import support_of as support_of
 from specframe.neural.heads import too_deep as too_deep
 from specframe.neural.layer import LAYER_FIELDS as LAYER_FIELDS

@@ -16,6 +16,8 @@ from specframe.neural.transfer import tensor_on
 class KeptFeatures(Mapping[str, Tensor]):
     """The features of the nodes that a commit keeps, [B, M, D] by tap, each gathered at the first access.
 
+    Native drafts read `scored` and `paths` without the gather, and cycles without drafts read nothing.
+
     Args:
         scored: the features of all scored nodes, [B, N, D].
         paths: the kept nodes of each row, the root first.

@@ -13,7 +13,7 @@ from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Target
 from specframe.kernel.predictions import LazyStudent
 from specframe.kernel.training import FeatureDrafter
-from specframe.kernel.types import Frontier, Predicted, Proposal
+from specframe.kernel.types import Frontier, Predicted, Proposal, Teacher
 from specframe.neural.quantize import Quantization
 
 
@@ -90,6 +90,23 @@ def make_student(
         hidden=predicted.hidden.flatten(1, 2),
         tap=tap or "last",
     )
+
+
+def student_at(
+    model: FeatureDrafter,
+    predicted: Predicted,
+    teacher: Teacher,
+    position: Tensor,
+    level: Tensor,
+    chosen: Tensor | None = None,
+) -> LazyStudent:
+    """The student of predictions [B, n, K, ..] of positions that may lie beyond the texts, where they do not count.
+
+    `chosen` [B, n K] bool are the predictions that may count; None: all. Other arguments as for `make_student`.
+    """
+    inside = position.clamp(max=teacher.tokens.shape[1] - 1)
+    mask = teacher.mask.gather(1, inside) & (position == inside)
+    return make_student(model, predicted, inside, mask if chosen is None else mask & chosen, level)
 
 
 @dataclass(frozen=True)

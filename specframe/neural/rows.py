@@ -109,7 +109,7 @@ class RowSession:
 
     @property
     def draft(self) -> list[Blocks]:
-        """The root's blocks, and the expansions below it."""
+        """The root's blocks, and the expansions below it; a native draft's root is made only if PyTorch reads it."""
         if callable(self._draft):
             self._draft = [self._draft()]
         return self._draft

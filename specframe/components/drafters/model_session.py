@@ -160,7 +160,7 @@ class ModelReading:
             placed = self.place_nodes(tree, nodes)
             assert isinstance(placed.visibility, Mask)
             visible = pad(placed.visibility.visible, (0, width - placed.visibility.end))
-            parts.append((placed.tokens, placed.positions, placed.visibility.places, visible))
+            parts.append((placed.tokens, placed.positions, placed.visibility.slots, visible))
         tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
         drafted = self.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
         return Pass(tokens, positions, Mask(seen, slots, drafted))
@@ -281,7 +281,7 @@ class Deeper:
         waiting = torch.cat(self._waiting, 1) if self._waiting else None
         placed = reading.after_committed(tree, waiting, None if self._rooted else self.known)
         assert isinstance(placed.visibility, Mask)
-        entry = self.entries(placed.visibility.places.clamp(max=self._states.shape[1] - 1))
+        entry = self.entries(placed.visibility.slots.clamp(max=self._states.shape[1] - 1))
         found = reading.run(self._part, replace(placed, states=entry, keep=slice(-asked, None)))
         assert found is not None
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from specframe import CompositionError, InputError
-from specframe.neural import FeatureNetwork, NeuralDrafter, anchored_positions, gather, make_student, require_offset
+from specframe.neural import FeatureNetwork, NeuralDrafter, anchored_positions, gather, require_offset, student_at
 from specframe.plugin import Predicted
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ class TrainingTimeTest:
         features = torch.cat([made.features for made in steps if made.features is not None], 1)
         predicted = replace(steps[0], hidden=hidden, features=features)
         depth = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
-        place = index.repeat(self.steps) + 1 + depth
-        position = place.clamp(max=n).expand(batch, -1)
-        return make_student(model, predicted, position, teacher.mask.gather(1, position) & (place <= n), depth + 1)
+        position = (index.repeat(self.steps) + 1 + depth).expand(batch, -1)
+        return student_at(model, predicted, teacher, position, depth + 1)
 
 
 def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:

@@ -133,10 +133,7 @@ def draw_phases(entries: Sequence[Entry]) -> Figure:
 def draw_costs(entries: Sequence[Entry]) -> Figure:
     """Draws speedup against tau over lines of equal cycle cost: a method's gain, and the cost of its cycles."""
     figure, axes = _open(3.8)
-    for entry in entries:
-        tau, speedup = entry["overall"]["tau"], entry["overall"]["speedup"]
-        look = entry["look"] | {"ls": "none", "xerr": _errors([tau]), "yerr": _errors([speedup])}
-        axes.errorbar([tau["value"]], [speedup["value"]], label=_label(entry), zorder=3, **look)
+    _points(axes, entries, "tau", "speedup")
     axes.autoscale_view()
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.set_xlim(min(left, 1), max(right, 1.5))
@@ -153,14 +150,19 @@ def draw_costs(entries: Sequence[Entry]) -> Figure:
 def draw_quality(entries: Sequence[Entry]) -> Figure:
     """Draws quality of the answers against speedup: what a lossy rule costs."""
     figure, axes = _open(3.2)
-    for entry in entries:
-        speedup, quality = entry["overall"]["speedup"], entry["overall"]["quality"]
-        look = entry["look"] | {"ls": "none", "xerr": _errors([speedup]), "yerr": _errors([quality])}
-        axes.errorbar([speedup["value"]], [quality["value"]], label=_label(entry), zorder=3, **look)
+    _points(axes, entries, "speedup", "quality")
     axes.grid(color="0.9")
     axes.set_xlabel("speedup against plain, 95 % interval")
     axes.set_ylabel("share of right answers, 95 % interval")
     return _legend(figure, axes)
+
+
+def _points(axes: Axes, entries: Sequence[Entry], across: str, up: str) -> None:
+    """A point with its intervals for each contestant, at two of its measures."""
+    for entry in entries:
+        x, y = entry["overall"][across], entry["overall"][up]
+        look = entry["look"] | {"ls": "none", "xerr": _errors([x]), "yerr": _errors([y])}
+        axes.errorbar([x["value"]], [y["value"]], label=_label(entry), zorder=3, **look)
 
 
 def _iso_line(axes: Axes, cost: float) -> None:

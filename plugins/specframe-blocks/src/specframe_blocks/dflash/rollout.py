@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import pad
 
 from specframe import CompositionError, InputError
-from specframe.neural import NeuralDrafter, gather, make_student
+from specframe.neural import NeuralDrafter, gather, student_at
 from specframe.plugin import Chunks
 from specframe_blocks.dflash.backbone import Backbone
 
@@ -78,12 +78,10 @@ def _student(
 ) -> Student:
     """Returns the predictions of some blocks; positions beyond the text do not count."""
     levels = model.network.levels
-    last = teacher.tokens.shape[1] - 1
-    place = (entries[..., None] + torch.arange(1, levels + 1, device=entries.device)).flatten(1)  # [B, A K]
-    position = place.clamp(max=last)
-    mask = teacher.mask.gather(1, position) & (place <= last) & chosen.repeat_interleave(levels, 1)
-    level = torch.arange(1, levels + 1, device=entries.device).repeat(entries.shape[1])
-    return make_student(model, predicted, position, mask, level)
+    level = torch.arange(1, levels + 1, device=entries.device)
+    position = (entries[..., None] + level).flatten(1)  # [B, A K]
+    chosen = chosen.repeat_interleave(levels, 1)
+    return student_at(model, predicted, teacher, position, level.repeat(entries.shape[1]), chosen)
 
 
 def _blockwise(drafter: Trainable) -> NeuralDrafter[Any]:

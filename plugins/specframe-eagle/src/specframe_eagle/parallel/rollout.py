@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specframe import CompositionError, InputError
-from specframe.neural import NeuralDrafter, gather, make_student, require_shares, sample_rows
+from specframe.neural import NeuralDrafter, gather, require_shares, sample_rows, student_at
 from specframe_eagle.parallel.network import Parallel
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specframe.plugin import Predicted, Student, Teacher, Trainable
+    from specframe.plugin import Student, Teacher, Trainable
 
 
 class COD:
@@ -52,7 +50,7 @@ class COD:
             predicted = model.unroll(features, tokens)
             depths = torch.arange(network.levels, device=index.device).repeat(n)
             entries = index.repeat_interleave(network.levels).expand(batch, -1)
-            return _student(model, predicted, teacher, entries, depths, torch.ones_like(entries, dtype=torch.bool))
+            return student_at(model, predicted, teacher, entries + depths + 1, depths + 1)
         pairs = network.paired(features, tokens, model.target.embed)
         outputs, cache = network.along(pairs)
         entries, depths = index.expand(batch, -1), torch.zeros_like(index)
@@ -68,18 +66,7 @@ class COD:
                 torch.cat([real, chosen], 1),
             )
         predicted = network.predicted(outputs[:, :, None])
-        return _student(model, predicted, teacher, entries, depths, real)
-
-
-def _student(
-    model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, depths: Tensor, real: Tensor
-) -> Student:
-    """Returns the predictions `depths` [M] levels below the first ones of entries [B, M]; none counts after a text."""
-    last = teacher.tokens.shape[1] - 1
-    place = entries + depths + 1
-    position = place.clamp(max=last)
-    mask = teacher.mask.gather(1, position) & (place <= last) & real
-    return make_student(model, predicted, position, mask, depths + 1)
+        return student_at(model, predicted, teacher, entries + depths + 1, depths + 1, real)
 
 
 def _parallel(drafter: Trainable) -> NeuralDrafter[Any]:

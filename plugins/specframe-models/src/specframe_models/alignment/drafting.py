@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError
-from specframe.neural import draft_positions, gather, make_student, visible_drafts
+from specframe.neural import draft_positions, gather, student_at, visible_drafts
 from specframe.plugin import Drafts, FeatureDrafter, LanguageModelDrafter, MultiStep, Student
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class FeatureDrafting:
         hidden, features = _gathered(predicted.hidden, entry), _gathered(predicted.features, entry)
         position, level = places(drafts)
         predicted = replace(predicted, hidden=hidden, features=features, confidence=None)
-        return make_student(self.model, predicted, position, teacher.mask.gather(1, position), level)
+        return student_at(self.model, predicted, teacher, position, level)
 
     def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
         """Returns the predictions at the entries of the texts, and at those of the drafts' tokens after them."""

@@ -44,9 +44,8 @@ ENGINE_REFUSED = "refused by the engine"
 OPENVINO = {
     "eagle3": "refused: its converter, optimum-intel 2.2, has no fc_norm and would drop it",
     "dflash": "refused: no such form, though OpenVINO GenAI 2026.4 has the method",
-    "model": "not checked: its converter, optimum-intel 2.2, takes the folder of the form transformers",
 }
-"""Reasons against OpenVINO, which has no form, by method."""
+"""Reasons against OpenVINO for drafters without a form, by method."""
 NOT_IN_OPENVINO = "refused: OpenVINO GenAI 2026.4 drafts by models, EAGLE-3, DFlash and MTP alone"
 UNCHECKED = "not checked: it can be written, and the engine was not run"
 DECODED = ["sampling.max_new_tokens=32"]
@@ -58,8 +57,8 @@ Every trained drafter that comes with specframe, and how it arrives where `specf
 *Exactly*: the engine had the same texts, cycles and accepted tokens as specframe's chain of the same length, greedily,
 in float32, for the recipe's prompts and 32 tokens of each, by
 [`specframe export --check`](../howto/export.md#check-that-it-arrives). *Refused*: by the exporter or the engine, with
-its reason; OpenVINO was not run, and its reasons are from its code and its converter's. A drafter without a form may
-draft [within vLLM](../howto/vllm.md) by the plugin `specframe-vllm`.
+its reason; reasons of OpenVINO are from its code and its converter's, where no form exists. A drafter without a form
+may draft [within vLLM](../howto/vllm.md) by the plugin `specframe-vllm`.
 
 `python docs/engines.py DRAFTER --check vllm --python FILE` refreshes a row of `docs/engines.yaml`, and runs an engine
 for it; without `--check` the exporters alone are asked. `--target FOLDER` replaces a target that is not at hand:
@@ -114,19 +113,18 @@ def refresh(
         targets[model] = made.parts["target"].build()
     made.parts["target"] = GivenPart.of("target", targets[model])
     kept = getattr(made.parts["drafter"].build(), "forms", ())
-    cells = {}
-    for form in ENGINES:
+    no_form = {"openvino": OPENVINO.get(made.parts["drafter"].entry.name, NOT_IN_OPENVINO)}
+    cells = {form: no_form.get(form, NO_FORM) for form in ENGINES}
+    for form in set(ENGINES).intersection(kept):
         try:
-            if form in kept:
-                convert(made, form)
+            convert(made, form)
             before = old.get(form, "")
-            measured = before.startswith(("arrives", ENGINE_REFUSED))
-            cells[form] = NO_FORM if form not in kept else before if measured else UNCHECKED
+            cells[form] = before if before.startswith(("arrives", ENGINE_REFUSED)) else UNCHECKED
         except SpecframeError as error:
             cells[form] = f"refused: {str(error).partition('drafter: ')[2] or error}"
         if form in forms and not cells[form].startswith("refused: "):
             cells[form] = run_check(recipe, [*given, *DECODED], form, python)
-    return cells | {"openvino": OPENVINO.get(made.parts["drafter"].entry.name, NOT_IN_OPENVINO)}
+    return cells
 
 
 def run_check(recipe: Path, overrides: list[str], form: str, python: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "form",
     required=True,
     metavar="FORM",
-    help="vllm, sglang, transformers, gguf, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these",
+    help="vllm, sglang, transformers, gguf, openvino, speculators, eagle, medusa, qwen or deepseek; drafters have some",
 )
 @click.option("--out", type=PATH, metavar="FOLDER", help="where to write it (default: exports/RECIPE-FORM)")
 @click.option("--check", "checked", is_flag=True, help="decode with it in that engine, and compare the counts")

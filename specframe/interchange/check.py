@@ -29,6 +29,7 @@ PACKAGES = {
     "speculators": "specframe-vllm",
     "transformers": "specframe-transformers",
     "gguf": "specframe-gguf",
+    "openvino": "specframe-transformers",
 }
 """Packages that run a form's engine, by their extensions `check-FORM`."""
 

@@ -28,8 +28,8 @@ def export(
 
     Args:
         recipe: a file, or the name of a recipe that comes with specframe.
-        form: vllm, sglang, transformers, gguf, speculators, eagle, medusa, qwen or deepseek; a drafter has some of
-            these.
+        form: vllm, sglang, transformers, gguf, openvino, speculators, eagle, medusa, qwen or deepseek; a drafter has
+            some of these.
         overrides: `key=value` texts that replace values of the recipe.
         out: the folder to write it to; None: exports/RECIPE-FORM.
         local_code: allow components from `./file.py:Name`.

@@ -1,4 +1,4 @@
-"""Exports a drafting model for vLLM, transformers and llama.cpp."""
+"""Exports a drafting model for vLLM, transformers, llama.cpp and OpenVINO."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from specframe.kernel.interfaces import text_of
 from specframe.neural.weights import gguf_file
 from specframe.neural.weights.export import Export
 
-FORMS = ("vllm", "transformers", "gguf")
+FORMS = ("vllm", "transformers", "gguf", "openvino")
 LM_HEAD = "lm_head.weight"
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "
     '\'{"method": "draft_model", "model": "FOLDER", "num_speculative_tokens": 3}\'',
     "transformers": "model.generate(**inputs, assistant_model=AutoModelForCausalLM.from_pretrained('FOLDER'))",
     "gguf": "llama-server -m TARGET.gguf -md FOLDER/model.gguf --spec-type draft-simple --spec-draft-n-max 3",
+    "openvino": "optimum-cli export openvino -m FOLDER --task text-generation-with-past --weight-format fp32 "
+    "FOLDER/openvino",
 }
 
 

@@ -1,4 +1,4 @@
-"""A drafting model leaves for transformers and llama.cpp: what they read drafts as it does here."""
+"""A drafting model leaves for transformers, llama.cpp and OpenVINO: what they read drafts as it does here."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ def test_a_gguf_file_has_the_model_s_logits_and_tokens(target: HFTarget, tmp_pat
         torch.testing.assert_close(again.model(tokens).logits, target.model(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_vllm_gets_the_folder_of_a_model(target: HFTarget, tmp_path: Path) -> None:
-    made = bound(target).export("vllm")
+@pytest.mark.parametrize(("form", "words"), [("vllm", '"method": "draft_model"'), ("openvino", "--weight-format fp32")])
+def test_an_engine_gets_the_folder_of_a_model(form: str, words: str, target: HFTarget, tmp_path: Path) -> None:
+    made = bound(target).export(form)
     made.write(tmp_path)
-    assert '"method": "draft_model"' in made.command and (tmp_path / "tokenizer.json").exists()
+    assert words in made.command and (tmp_path / "tokenizer.json").exists()
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
 
 

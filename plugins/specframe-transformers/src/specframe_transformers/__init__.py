@@ -20,3 +20,9 @@ def specframe_register(register: Register) -> None:
         "specframe_transformers.engine:run",
         summary="assisted generation with an exported model, for `specframe export --to transformers --check`",
     )
+    register(
+        "extension",
+        "check-openvino",
+        "specframe_transformers.genai:run",
+        summary="OpenVINO GenAI with an exported model, for `specframe export --to openvino --check`",
+    )

@@ -1,4 +1,4 @@
-"""The arguments that several commands take, and `recipe_command`, which makes a recipe's plan of them."""
+"""Arguments that several commands share, and `recipe_command`, which turns them into a recipe's plan."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RECIPE = (
 
 
 class UserPath(click.Path):
-    """A path; shells leave the `~` of --out=~/runs as it is, and so it is resolved here."""
+    """A path; `~` is resolved here, because shells leave that of --out=~/runs unchanged."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path with the home folder in it."""
+        """Returns the path with the home folder inserted."""
         try:
             return super().convert(Path(value).expanduser(), param, ctx)
         except RuntimeError:
@@ -61,15 +61,15 @@ limit_option = click.option("--limit", type=int, metavar="N", help="only the fir
 
 
 def recipe_argument(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The recipe of a command."""
+    """Returns the recipe argument of a command."""
     return click.argument("recipe", required=required, help=RECIPE, shell_complete=complete_recipe)
 
 
 def recipe_command(function: Callable[..., int]) -> click.Command:
-    """A click command that reads a recipe and hands its plan to the function, with the function's own options.
+    """Returns a click command that reads a recipe and passes its plan to the function, with the function's own options.
 
     It adds the arguments RECIPE and KEY=VALUE, and the options --no-local-code and --allow-env. The function returns
-    the exit status. What is wrong with the recipe is one line a problem, with status 2.
+    the exit status. Problems of the recipe are printed in one line each, with status 2.
     """
 
     @functools.wraps(function)
@@ -99,7 +99,7 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
 def read_plan(
     recipe: str, overrides: Sequence[str] = (), *, local_code: bool = True, environment: bool = False
 ) -> Plan:
-    """The plan of a recipe, by file or name, or of a model, with overrides `KEY=VALUE`.
+    """Returns the plan of a recipe, by file or name, or of a model, with overrides `KEY=VALUE`.
 
     Raises RecipeError with every problem.
     """
@@ -110,7 +110,7 @@ def read_plan(
 
 
 def replanned(changes: Iterable[str]) -> Plan:
-    """The plan of the command that runs, with further overrides."""
+    """Returns the plan of the running command, with further overrides."""
     given = click.get_current_context().params
     return read_plan(
         given["recipe"],
@@ -121,17 +121,17 @@ def replanned(changes: Iterable[str]) -> Plan:
 
 
 def asked_recipe() -> str:
-    """The recipe of the command that runs, in the words of the command line."""
+    """Returns the recipe of the running command as given on the command line."""
     return str(click.get_current_context().params["recipe"])
 
 
 def local_code_allowed() -> bool:
-    """True unless the command that runs was given --no-local-code."""
+    """Returns True unless the running command was given --no-local-code."""
     return not click.get_current_context().params["no_local_code"]
 
 
 def split_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The words, and the overrides among them: KEY=VALUE that is no file."""
+    """Splits words into those that are no overrides and overrides: KEY=VALUE that is no file."""
     found: tuple[list[str], list[str]] = [], []
     for word in words:
         found["=" in word and not Path(word).is_file()].append(word)
@@ -139,12 +139,12 @@ def split_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def json_option(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --json, `as_json` in Python, where the module has that name."""
+    """Returns the option --json, called `as_json` in Python, because a module has that name."""
     return click.option("--json", "as_json", is_flag=True, help=about)
 
 
 def prompts_to_measure(prompts: Path | None, limit: int | None, plan: Plan) -> Sequence[Prompt]:
-    """The prompts of the file, or the recipe's own without one. Raises InputError where there are none."""
+    """Returns the prompts of the file, or the recipe's without a file. Raises InputError if there are none."""
     from specframe.files.prompts import read_prompts
 
     found: Sequence[Prompt] = plan.settings["run"].prompts

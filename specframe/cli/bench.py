@@ -1,4 +1,4 @@
-"""`specframe bench`: many contestants side by side over prompt sets, and honest figures of them."""
+"""`specframe bench`: compares contestants over prompt sets, and reports honest measurements."""
 
 from __future__ import annotations
 
@@ -213,14 +213,14 @@ def bench(
 
 
 def breaks_promise(entry: Mapping[str, Any]) -> bool:
-    """Returns whether a recipe's texts are not those that its verifier promises."""
+    """Returns whether a recipe's texts differ from what its verifier guarantees."""
     figures = entry["overall"]
     identity = figures["identity"] if figures else None
     return entry["kind"] == "recipe" and bool(entry["lossless"]) and bool(identity and identity["differing"])
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the command line names: the others are a suite's, or have their defaults."""
+    """Returns the options given on the command line; the others are the suite's, or defaults."""
     context = click.get_current_context()
     return {name: value for name, value in options.items() if context.get_parameter_source(name) is COMMANDLINE}
 
@@ -258,7 +258,7 @@ def _compare(first: Path, second: Path) -> int:
 
 @contextmanager
 def _as_written(place: object) -> Iterator[None]:
-    """Raises InputError where results are not as a bench wrote them."""
+    """Raises InputError if results do not have the form that a bench writes."""
     from specframe.kernel.errors import InputError
 
     try:

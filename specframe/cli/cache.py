@@ -1,4 +1,4 @@
-"""`specframe cache`: the packed weights that are kept, and their removal."""
+"""`specframe cache`: lists packed weights in the cache, and removes them."""
 
 from __future__ import annotations
 

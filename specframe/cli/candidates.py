@@ -1,4 +1,4 @@
-"""The values that a shell completes: recipes, components, and the options of the component in question."""
+"""Values for shell completion: recipes, components, and options of the current component."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from specframe.recipes.registry import Registry
 
 PARTS = ("target", "drafter", "tree", "verifier")
-"""The sections of a recipe that name a component each."""
+"""Sections of a recipe that name one component each."""
 
 
 def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The recipes that begin so: names, recipe files and folders; nothing where the folder cannot be read."""
+    """Returns recipes with this prefix: names, recipe files and folders; none if the folder cannot be read."""
     from specframe.recipes.folders import shipped_recipes
 
     try:
         paths = sorted(_recipe_paths(incomplete))
     except (FileNotFoundError, NotADirectoryError):
-        paths = []  # it may be the beginning of a name: small/...
+        paths = []  # it may be the prefix of a name: small/...
     except OSError:
         return []
     names = [name for name, _ in shipped_recipes() if name.startswith(incomplete)]
     if not names and len(paths) == 1 and paths[0].endswith("/") and paths[0] != incomplete:
-        return complete_recipe(ctx, param, paths[0])  # or the shell would end the word here
+        return complete_recipe(ctx, param, paths[0])  # otherwise the shell would end the word here
     return [CompletionItem(value) for value in (*names, *paths)]
 
 
 def complete_component(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The components and sections that begin so."""
+    """Returns the components and sections with this prefix."""
     from specframe.recipes.discovery import discover
 
     found = {entry.name: entry.summary for entry in discover().entries if entry.name.startswith(incomplete)}
@@ -41,7 +41,7 @@ def complete_component(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def complete_override(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The overrides that begin so: sections, options of the recipe's component, and components after `use=`.
+    """Returns the overrides with this prefix: sections, options of the component, and components after `use=`.
 
     bash splits words at `=` and asks for the value alone; other shells ask for the whole word.
     """
@@ -63,7 +63,7 @@ def complete_override(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _recipe_paths(incomplete: str) -> Iterator[str]:
-    """The recipe files and the folders that a path can go on with. Raises OSError where its folder cannot be read."""
+    """Yields the recipe files and folders that continue a path. Raises OSError if its folder cannot be read."""
     folder, start = os.path.split(incomplete)
     with os.scandir(os.path.expanduser(folder) or ".") as entries:
         for entry in entries:
@@ -75,7 +75,7 @@ def _recipe_paths(incomplete: str) -> Iterator[str]:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """The overrides with what bash has split at `=` in one again."""
+    """Joins overrides that bash has split at `=`."""
     joined: list[str] = []
     for word in words:
         if joined and (word == "=" or joined[-1].endswith("=")):
@@ -86,7 +86,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _recipe_data(recipe: str | None, given: Sequence[str]) -> dict[str, Any]:
-    """The recipe's data with the components that were chosen before; nothing for one that cannot be read."""
+    """Returns the recipe's data with the components chosen so far; empty if it cannot be read."""
     from specframe.kernel.errors import SpecframeError
     from specframe.recipes.recipe import Recipe
 
@@ -99,21 +99,21 @@ def _recipe_data(recipe: str | None, given: Sequence[str]) -> dict[str, Any]:
 
 
 def _values(registry: Registry, key: str, value: str, before: str) -> list[CompletionItem]:
-    """The components that a key, `drafter.use` or `drafter`, can name."""
+    """Returns the components that a key, `drafter.use` or `drafter`, can name."""
     kind = key.removesuffix(".use").rpartition(".")[2]
     entries = registry.of(kind) if key.endswith(".use") or key in PARTS else []
     return [CompletionItem(before + e.name, help=e.summary) for e in entries if e.name.startswith(value)]
 
 
 def _keys(registry: Registry, data: dict[str, Any], incomplete: str) -> list[CompletionItem]:
-    """The keys that begin so: sections, then the options of a section or of its component."""
+    """Returns the keys with this prefix: sections, then the options of a section or of its component."""
     path = incomplete.rpartition(".")[0]
     if path:
         found = {f"{path}.{name}": about for name, about in _options(registry, data, path.split(".")).items()}
     else:
         found = {f"{name}.": "" for name in (*PARTS, *(entry.name for entry in registry.of("section")))}
     fitting = [CompletionItem(key, help=about or None) for key, about in found.items() if key.startswith(incomplete)]
-    if not path and len(fitting) == 1:  # or the shell would end the word here
+    if not path and len(fitting) == 1:  # otherwise the shell would end the word here
         return _keys(registry, data, fitting[0].value)
     return fitting
 

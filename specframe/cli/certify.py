@@ -1,4 +1,4 @@
-"""`specframe certify RECIPE`: the composition proved lossless by enumeration, or the error named."""
+"""`specframe certify RECIPE`: proves the composition lossless by enumeration, or names the error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specframe.cli.arguments import (
 )
 
 SAMPLES = 1000
-"""Completions of each text of a server."""
+"""Number of completions of each text of a server."""
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
@@ -118,7 +118,7 @@ def _certify_plan(
     from specframe.files.folders import check_file
     from specframe.files.provenance import write_text
 
-    if html is not None:  # before minutes of enumeration, not after
+    if html is not None:  # checked before minutes of enumeration
         check_file(html, "give --html another place")
         render = load_renderer()
     with ExitStack() as bar:
@@ -183,12 +183,12 @@ def _test_server(
 
 
 def is_address(against: str | None) -> TypeGuard[str]:
-    """Returns whether what is tested is a server's address."""
+    """Returns whether the tested object is a server's address."""
     return against is not None and against.startswith(("http://", "https://"))
 
 
 def _fields(body: str | None) -> dict[str, Any]:
-    """The fields of --body. Raises InputError for anything but a JSON object."""
+    """Parses the fields of --body. Raises InputError for anything but a JSON object."""
     from specframe.kernel.errors import InputError
 
     try:

@@ -31,13 +31,13 @@ HELP = {
     "/save FILE": "add the conversation to a file that train.data reads",
     "/help": "this list",
 }
-"""Commands of a conversation, as they are typed, and what they do."""
+"""Commands of a conversation as typed, and their effects."""
 COMMANDS = (*(usage.split()[0] for usage in HELP), "/reset")
 OF_FILES = ("/image", "/save")
 COMMAND = re.compile("/[a-z]+")
 NO_TEMPLATE = "this target cannot chat: its tokenizer has no chat template; use `specframe run`"
 HALVES = ("\ufffd", "\r")
-"""Endings of a text whose last character or line end is still incomplete."""
+"""Endings of a text whose last character or line end is incomplete."""
 
 
 @recipe_command
@@ -71,23 +71,23 @@ def chat(plan: Plan, system: str | None) -> int:
 
 
 class Conversation:
-    """The turns so far, and what a line of a person does to them: a question is answered, a command is obeyed."""
+    """The turns so far, and the handling of input lines: questions are answered, commands executed."""
 
     def __init__(self, pipeline: Pipeline, console: Console, system: str | None) -> None:
         self.system = system
         self.turns: list[dict[str, Any]] = []
         self.images: list[Path] = []
-        """Pictures of the next question."""
+        """Pictures for the next question."""
         self._pipeline, self._console = pipeline, console
         self.begin()
 
     def begin(self) -> None:
-        """Begins anew, with the system message alone."""
+        """Starts a new conversation, with the system message alone."""
         self.turns = [{"role": "system", "content": self.system}] if self.system else []
         self.images = []
 
     def take(self, line: str) -> None:
-        """Answers a question or obeys a command; raises InputError for what can be done with neither."""
+        """Answers a question or executes a command; raises InputError for an invalid line."""
         name, _, rest = line.partition(" ")
         if name in COMMANDS:
             self._obey(name, rest.strip())
@@ -97,12 +97,12 @@ class Conversation:
             self.answer(line)
 
     def answer(self, question: str) -> None:
-        """Answers a question. Raises InputError, and forgets the question, where the context has no room for it."""
+        """Answers a question. Raises InputError, and drops the question, if the context has no room for it."""
         parts = [*({"type": "image", "image": file} for file in self.images), {"type": "text", "text": question}]
         self.turns.append({"role": "user", "content": parts if self.images else question})
         try:
             text = answer(self._pipeline, self.turns, self._console)
-        except InputError as error:  # too long a conversation, or a picture that cannot be read
+        except InputError as error:  # the conversation is too long, or a picture cannot be read
             self.turns.pop()
             raise InputError(f"{error}; /new begins anew") from error
         self.turns.append({"role": "assistant", "content": text})
@@ -135,7 +135,7 @@ class Conversation:
         self._console.print(f"the next question is about {counted(len(self.images), 'picture')}", style="dim")
 
     def _save(self, file: Path) -> None:
-        """Adds the conversation to a file that `train.data` reads; raises InputError where it cannot be written."""
+        """Appends the conversation to a file that `train.data` reads; raises InputError if it cannot be written."""
         if not any(turn["role"] == "assistant" for turn in self.turns):
             raise InputError("there is no answer to save yet")
         if any(not isinstance(turn["content"], str) for turn in self.turns):
@@ -149,7 +149,10 @@ class Conversation:
 
 
 def answer(pipeline: Pipeline, turns: Sequence[Mapping[str, Any]], console: Console) -> str:
-    """The answer to the last turn, printed as it comes; Ctrl-C ends it early. Raises InputError without room for it."""
+    """Returns the answer to the last turn, printed as it is generated; Ctrl-C ends it early.
+
+    Raises InputError if there is no room for it.
+    """
     from specframe.decoding.stats import Acceptance
 
     number = sum(turn["role"] == "assistant" for turn in turns)
@@ -183,7 +186,7 @@ def answer(pipeline: Pipeline, turns: Sequence[Mapping[str, Any]], console: Cons
 
 
 class Printed:
-    """An answer as it is printed: accepted drafts green, the target's own tokens plain."""
+    """Printing of an answer: accepted drafts in green, the target's own tokens plain."""
 
     def __init__(self, pipeline: Pipeline, console: Console) -> None:
         self.tokens: list[int] = []
@@ -202,7 +205,7 @@ class Printed:
         self._add(new[len(path) :], None)
 
     def finish(self) -> None:
-        """Prints the rest, half characters included."""
+        """Prints the rest, including incomplete characters."""
         self._print(self._pipeline.decode(self.tokens), None)
         self._console.print()
 

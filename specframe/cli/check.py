@@ -1,4 +1,4 @@
-"""`specframe check PACKAGE`: an author's package, all that it brings, in one table."""
+"""`specframe check PACKAGE`: checks an author's package and all its components, with one table."""
 
 from __future__ import annotations
 

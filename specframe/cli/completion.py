@@ -1,4 +1,4 @@
-"""`specframe completion SHELL`: the script by which a shell completes commands, recipes, overrides and paths."""
+"""`specframe completion SHELL`: prints the script for shell completion of commands, recipes, overrides and paths."""
 
 from __future__ import annotations
 

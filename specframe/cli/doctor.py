@@ -1,4 +1,4 @@
-"""`specframe doctor RECIPE`: whether a drafter reads its target as it was trained to."""
+"""`specframe doctor RECIPE`: checks whether a drafter reads its target as in its training."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -
 
 
 def _is_trained(value: Any) -> bool:
-    """Returns whether an option is a part that has weights."""
+    """Returns whether an option is a part with weights."""
     component = getattr(value, "component", None)
     return hasattr(component, "save") or bool({"weights", "model"} & getattr(value, "options", {}).keys())
 
 
 def show(found: Diagnosis) -> list[str]:
-    """The diagnosis in lines."""
+    """Returns the diagnosis as lines."""
     lines = [
         f"tau {found.tau:.2f}: tokens per forward pass of the target, the bonus token included",
         f"accepted by depth {_shares(found.alpha)}; "
@@ -77,5 +77,5 @@ def show(found: Diagnosis) -> list[str]:
 
 
 def _shares(shares: list[float]) -> str:
-    """Shares, rounded."""
+    """Formats rounded shares."""
     return " ".join(f"{share:.2f}" for share in shares)

@@ -1,4 +1,4 @@
-"""`specframe explain NAME`: a component's options, read from its constructor."""
+"""`specframe explain NAME`: shows a component's options, read from its constructor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specframe.cli.arguments import json_option
 from specframe.cli.candidates import complete_component
 
 LISTED = re.compile(r"^(\* |- |\|| )", re.MULTILINE)
-"""Beginnings of lines that are no running text: of a list, a table, code."""
+"""Matches beginnings of lines that are not running text: of a list, a table, code."""
 
 
 @click.command()
@@ -44,7 +44,7 @@ def explain(name: str, kind: str | None, as_json: bool) -> int:
         if entry.kind == "model":
             described: dict[str, Any] = {"folder": str(component()), "options": []}
         elif entry.kind == "command":
-            described = {"options": []}  # `specframe NAME --help` has them
+            described = {"options": []}  # `specframe NAME --help` shows them
         else:
             described = {"options": _options(component)}
         document = (component.help if entry.kind == "command" else inspect.getdoc(component)) or ""
@@ -62,7 +62,7 @@ def explain(name: str, kind: str | None, as_json: bool) -> int:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A text's lines, set in; for a terminal, which breaks them, a running paragraph is one line."""
+    """Returns a text's indented lines; for a terminal, which wraps them, a running paragraph is one line."""
     from specframe.cli.render import terminal_columns
 
     filled = [

@@ -1,4 +1,4 @@
-"""The group of all commands, built-in and of plugins: one is imported when it is called or its help is asked for."""
+"""The group of all commands, built-in and of plugins; a command is imported only for its call or its help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "specframe"
 COMPLETE = "_SPECFRAME_COMPLETE"
-"""The environment variable by which a shell's script asks for completions."""
+"""Environment variable by which a shell's script requests completions."""
 COMMANDS = {
     "run": "decode the recipe's prompts and measure tau, alpha, speed and overhead",
     "chat": "chat with the recipe's target in the terminal, with drafted tokens in colour",
@@ -38,13 +38,13 @@ COMMANDS = {
     "new": "create a plugin package with a small working component and its tests",
     "completion": "print the script that completes commands, recipes and overrides in bash, zsh or fish",
 }
-"""The built-in commands: each is a click command, most in the module of its name in this package."""
+"""Built-in commands: each is a click command, mostly in the module of its name in this package."""
 PLACES = {"export": "interchange:export", "import": "interchange:imports"}
-"""Commands in a module of another name: the module, and their name there."""
+"""Commands in a module of another name: the module, and their name in it."""
 EXTENDED = {"bench": "report"}
-"""Built-in commands that need an extension of a package, and its name."""
+"""Built-in commands that need an extension from a package, and the extension's name."""
 PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-text"}
-"""Commands of this project that have a package of their own."""
+"""Commands of this project that are in separate packages."""
 TRY = {
     "specframe run falcon": "decode with a published chat model (93 MB, fetched once), and report the speedup",
     "specframe run suffix-recycling": "the same model, accelerated without training",
@@ -54,15 +54,15 @@ TRY = {
     "specframe recipes": "list the recipes, or copy one to change it",
     "specframe new plugin NAME": "start your own method",
 }
-"""Commands, in the order in which a newcomer may try them."""
+"""Commands for newcomers, in order."""
 CORE = ("specframe run MODEL", "specframe recipes", "specframe new plugin NAME")
-"""Those that need no plugin."""
+"""Commands that need no plugin."""
 
 
 class HelpFormatter(click.HelpFormatter):
-    """click's own help, with headings and names in colour.
+    """click's help with coloured headings and names.
 
-    rich-click would draw boxes, too, but it imports all of rich, and every command for its line in the group's help.
+    rich-click would also draw boxes, but it imports all of rich, and every command for its line in the group's help.
     """
 
     def write_heading(self, heading: str) -> None:
@@ -70,23 +70,23 @@ class HelpFormatter(click.HelpFormatter):
         super().write_heading(click.style(heading, bold=True))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Writes names in colour, and their explanations."""
+        """Writes names in colour, with their explanations."""
         super().write_dl([(click.style(name, fg="cyan"), about) for name, about in rows], col_max, col_spacing)
 
 
 class HelpContext(click.Context):
-    """A context whose help is coloured."""
+    """A context with coloured help."""
 
     formatter_class = HelpFormatter
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by the table above and by plugins' registrations."""
+    """A group that finds its commands in the tables above and in plugins' registrations."""
 
     context_class = HelpContext
 
     def summaries(self) -> dict[str, str]:
-        """Every command's line in the list of all."""
+        """Returns every command's line in the list of commands."""
         from specframe.recipes.discovery import discover
 
         extensions = {entry.name for entry in discover().of("extension")}
@@ -95,11 +95,11 @@ class LazyGroup(click.Group):
         return COMMANDS | marked | {name: entry.summary for name, entry in plugin_commands().items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
+        """Returns the names of all commands."""
         return list(self.summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported. Raises PluginError and UsageError for one that is broken, missing or unknown."""
+        """Imports and returns the command. Raises PluginError and UsageError for a broken, missing or unknown one."""
         from specframe.kernel.errors import PluginError
 
         try:
@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(self.summaries().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin so, without importing any, and the group's own options."""
+        """Returns the commands with this prefix, without importing any, and the group's own options."""
         found = [
             CompletionItem(name, help=about) for name, about in self.summaries().items() if name.startswith(incomplete)
         ]
@@ -147,7 +147,7 @@ def specframe(context: click.Context) -> None:
 
 
 def plugin_commands() -> dict[str, Registration]:
-    """The commands of plugins, in full (`package/name`) where a built-in one or another plugin's has the name."""
+    """Returns the commands of plugins, as `package/name` if a built-in one or another plugin's has the name."""
     from specframe.recipes.discovery import discover
 
     entries = discover().of("command")

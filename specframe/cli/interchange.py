@@ -1,4 +1,4 @@
-"""`specframe export RECIPE --to FORM`, `specframe import RECIPE --out FOLDER`: drafters of and for other programs."""
+"""`specframe export RECIPE --to FORM`, `specframe import RECIPE --out FOLDER`: drafters for and from other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's entry: a user's error is one clear line and exit status 2."""
+"""Entry point of the command line: a user's error is one clear line and exit status 2."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import SpecframeError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The errors of a full disk."""
+"""Errors of a full disk."""
 NAMED = ("--model", "--recipe", "--target")
-"""Options of other programs for the argument of a command."""
+"""Options of other programs that correspond to a command's argument."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 for a promise that does not hold, 2 for bad input, 130 for Ctrl-C, 141 for a closed pipe.
+    """Runs the command line; returns the exit status.
 
-    click's own `main` ends the process, and has status 1 for both Ctrl-C and a closed pipe.
+    The status is 0, 1 for a violated guarantee, 2 for invalid input, 130 for Ctrl-C, 141 for a closed pipe. click's own
+    `main` ends the process, and has status 1 for both Ctrl-C and a closed pipe.
     """
     _print_whatever_comes()
     try:
         if arguments is None and (instruction := os.environ.get(COMPLETE)):
-            with suppress(Exception):  # a shell that completes a word has no place for a message
+            with suppress(Exception):  # shell completion cannot show messages
                 shell_complete(specframe, {}, PROGRAM, COMPLETE, instruction)
             return 0
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -54,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(printable(str(interrupt)) or "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: no output can be written
+        sys.stderr.close()  # the pipe's reader has ended: no output can be written
         return 141
     except OSError as error:
         if error.errno not in FULL:
             raise
         print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails at it once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails again when it exits
         return 2
 
 
@@ -82,14 +83,14 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _print_whatever_comes() -> None:
-    """Lets characters that the terminal's encoding lacks be printed as escapes."""
+    """Makes characters that the terminal's encoding lacks print as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _describe(error: click.ClickException) -> str:
-    """One line: the command, what is wrong with its arguments, and where all of them are listed."""
+    """Returns one line: the command, what is wrong with its arguments, and where all of them are listed."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     path = context.command_path if context else PROGRAM

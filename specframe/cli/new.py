@@ -1,4 +1,4 @@
-"""`specframe new plugin NAME`: a package that works as it is written, to be made one's own."""
+"""`specframe new plugin NAME`: creates a working package to be adapted."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FILES = {
     "component/$kind.py": "src/$module/$kind.py",
     "tests/${kind}_test.py": "tests/test_$snake.py",
 }
-"""The templates, and the files that they become."""
+"""Templates, and the files that they become."""
 
 TRAIN = "specframe train small/falcon train.data=[zoo://smollm2-135m-answers] train.cache=null train.steps=50"
-"""Trains on texts that come with the recipes' plugins, for long enough to see that it runs."""
+"""Trains on texts that are included in the recipes' plugins, for long enough to see that it works."""
 COMMANDS = {
     "target": "specframe validate small/falcon target.use=$name drafter.use=lookup tree=null",
     "drafter": "specframe run small/falcon drafter.use=$name",
@@ -46,7 +46,7 @@ COMMANDS = {
     "watcher": f"{TRAIN} train.watcher.use=$name",
     "contestant": "specframe bench small/falcon $name --limit 5",
 }
-"""The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""
+"""Kinds with a template, and the command that tries a component of each in the repository's first recipe."""
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 24
@@ -95,7 +95,7 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
             f"'{name}' cannot be a plugin's name: use lower-case letters, digits and single hyphens, "
             f"begin with a letter, at most {LONGEST}, and no word of Python's own"
         )
-    if any(entry.answers(bare) for entry in discover([]).of(kind)):  # of the built-ins alone
+    if any(entry.answers(bare) for entry in discover([]).of(kind)):  # built-in components only
         raise InputError(f"there is a built-in {kind} '{bare}', and the two would be ambiguous in recipes")
     package = f"specframe-{bare}"
     if any(entry.package == package for entry in discover().entries):
@@ -120,7 +120,7 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
 
 
 def render(words: dict[str, str]) -> dict[str, str]:
-    """The package's files: path to text."""
+    """Returns the package's files: path to text."""
     return {
         Template(path).substitute(words): Template(_template(Template(source).substitute(words))).substitute(words)
         for source, path in FILES.items()
@@ -128,7 +128,7 @@ def render(words: dict[str, str]) -> dict[str, str]:
 
 
 def write(package: dict[str, str], folder: Path) -> None:
-    """Writes the files into a new folder: all of them or none. Raises InputError where that cannot be."""
+    """Writes the files into a new folder: all of them or none. Raises InputError if that fails."""
     from specframe.kernel.errors import InputError
 
     if folder.exists():

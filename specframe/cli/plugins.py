@@ -1,4 +1,4 @@
-"""`specframe plugins`: the installed components, and the broken plugins."""
+"""`specframe plugins`: lists the installed components, and broken plugins."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def plugins(as_json: bool) -> int:
 
 
 def _version(package: str) -> str:
-    # Of the core that of the code that runs, whatever an installation's metadata has.
+    # The core's version is that of the running code, whatever an installation's metadata states.
     return __version__ if package == "specframe" else installed(package) or ""

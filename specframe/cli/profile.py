@@ -1,4 +1,4 @@
-"""`specframe profile RECIPE`: how often each choice of the drafter is accepted, and which tree that is best for."""
+"""`specframe profile RECIPE`: measures how often each choice of the drafter is accepted, and finds the best tree."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from specframe.recipes.build import Plan
 
 MEASURED = Path("-")
-"""The prompts that were measured, where --check names no file of others."""
+"""Value of --check without a file: the prompts that were measured."""
 
 
 class Sizes(click.ParamType):
-    """Sizes of trees: whole numbers with commas between them."""
+    """Tree sizes: whole numbers separated by commas."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """The numbers."""
+        """Returns the numbers."""
         try:
             return [int(number) for number in str(value).split(",")]
         except ValueError:
@@ -190,7 +190,7 @@ def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> in
 
 
 def show_precisions(plan: Plan, found: Profile, sizes: Sequence[int], depth: int) -> list[str]:
-    """The forecast for each precision of the target as lines of text, the fastest marked, and its section."""
+    """Returns the forecast for each precision of the target as lines, the fastest marked, and its section."""
     from specframe.decoding.costs import time_forwards
     from specframe.files.text import counted
     from specframe.inspect.precisions import PRECISIONS, fastest_tree, section, time_threads
@@ -202,7 +202,7 @@ def show_precisions(plan: Plan, found: Profile, sizes: Sequence[int], depth: int
     fastest: Any = None
     size = 1
     for name, values in PRECISIONS.items():
-        if values["compile"] == "true" and not compiles:  # it takes minutes
+        if values["compile"] == "true" and not compiles:  # compiling takes minutes
             continue
         try:
             target = replanned(f"target.{key}={value}" for key, value in values.items()).parts["target"].build()

@@ -1,4 +1,4 @@
-"""Questions of a conversation: lines that a person types, or lines of a pipe."""
+"""Questions of a conversation: typed lines, or lines of a pipe."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 MARK = "\n> "
 """Text in front of a question."""
 LINES = 4
-"""Lines below a question that are kept free for what may complete it."""
+"""Number of lines below a question that are kept free for completions."""
 
 
 class TypedQuestions:
-    """Questions that are typed, with a history and cursor keys; several lines that are pasted are one question.
+    """Typed questions, with a history and cursor keys; several pasted lines are one question.
 
-    Commands and files are completed. Ctrl-C clears the line, Ctrl-D on an empty one ends, Alt-Enter begins another.
+    Commands and files are completed. Ctrl-C clears the line, Ctrl-D on an empty one ends, Alt-Enter begins another
+    line.
     """
 
     def __init__(self, commands: Collection[str], of_files: Collection[str]) -> None:
-        """Completes these commands, and the files that some of them take."""
-        from prompt_toolkit import PromptSession  # a conversation alone needs it
+        """Completes these commands, and files after those in `of_files`."""
+        from prompt_toolkit import PromptSession  # only a conversation needs this import
         from prompt_toolkit.completion import NestedCompleter, PathCompleter
         from prompt_toolkit.key_binding import KeyBindings
 
@@ -39,7 +40,7 @@ class TypedQuestions:
         )
 
     def ask(self) -> str | None:
-        """The next question, without the spaces around it; None at Ctrl-D."""
+        """Returns the next question without surrounding spaces; None at Ctrl-D."""
         while True:
             try:
                 return self._session.prompt().strip()
@@ -50,7 +51,7 @@ class TypedQuestions:
 
 
 class PipedQuestions:
-    """Questions of standard input, one a line and repeated above its answer; bytes that are no UTF-8 are replaced."""
+    """Questions from standard input, one per line, each repeated above its answer; invalid UTF-8 is replaced."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,7 +59,7 @@ class PipedQuestions:
             sys.stdin.reconfigure(errors="replace")
 
     def ask(self) -> str | None:
-        """The next question; None at the end of the input."""
+        """Returns the next question; None at the end of the input."""
         line = sys.stdin.readline()
         self._console.print(MARK, end="")
         if not line:

@@ -1,4 +1,4 @@
-"""`specframe recipes`: those that come with it, and copies of them to change."""
+"""`specframe recipes`: lists the included recipes, and copies them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def recipes(name: str | None, out: Path | None, as_json: bool) -> int:
 
 
 def _lacking() -> set[str]:
-    """The recipes that name a component or a model that is not installed; none where all plugins are."""
+    """Returns the recipes that name a component or model that is not installed; empty if all plugins are installed."""
     from specframe.recipes.discovery import discover
     from specframe.recipes.folders import shipped_recipes
     from specframe.recipes.recipe import Recipe
@@ -85,12 +85,12 @@ def _named(data: Any) -> Iterator[str]:
 
 
 def about(path: Path) -> str:
-    """The text of a recipe's first comment."""
+    """Returns the text of a recipe's first comment."""
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 
 def whole(name: str) -> str:
-    """A recipe and all that it extends, as the text of one file."""
+    """Returns a recipe and all its parents, as the text of one file."""
     import yaml
 
     from specframe.recipes.folders import find_recipe

@@ -1,4 +1,4 @@
-"""`specframe run RECIPE`: decodes the recipe's prompts, then shows honest figures."""
+"""`specframe run RECIPE`: decodes the recipe's prompts, then shows honest measurements."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(
                 print(json.dumps(summary | {"target": target}), flush=True)
             else:
                 print_figures(summary)
-        finally:  # neither of a full disk and a pipe without a reader costs more than its own
+        finally:  # a full disk, or a pipe without a reader, loses only its own output
             write_json(written, describe_run(pipeline.plan or valid, summary, target))
         if not as_json:
             print_place(written)
@@ -105,7 +105,7 @@ def run(
 def _decode(
     pipeline: Pipeline, prompts: Sequence[str | list[int]], encoded: Sequence[Sequence[int]], quiet: bool
 ) -> Result:
-    """Decodes the prompts; unless quiet, prints each text, as it comes where rows come one by one."""
+    """Decodes the prompts; unless quiet, prints each text, incrementally if rows are decoded one by one."""
     shown = -1
     texts = [""] * len(prompts)
     tokens: list[list[int]] = [[] for _ in prompts]
@@ -117,7 +117,7 @@ def _decode(
             shown = row
         tokens[row] += new
         text = pipeline.decode(tokens[row])
-        if not text.endswith(("\ufffd", "\r")):  # half a character, or half a line's end: wait for the rest
+        if not text.endswith(("\ufffd", "\r")):  # wait for the rest of a character or line end
             text = printable(text)
             print(text[len(texts[row]) :], end="", flush=True)
             texts[row] = text
@@ -131,7 +131,7 @@ def _decode(
 
 
 def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> dict[str, Any]:
-    """The figures of a run as plain data; speed figures are None when nothing was measured."""
+    """Returns a run's measurements as plain data; speeds are None if nothing was timed."""
     from specframe.kernel.capabilities import is_approximate
     from specframe.kernel.composition import report_of
 
@@ -174,7 +174,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
 
 
 def images_in(rows: Sequence[Sequence[int]], target: Target) -> dict[str, int] | None:
-    """Returns how many of the prompts' positions are of images, and of how many; None where none is."""
+    """Returns how many of the prompts' positions belong to images, and the total number; None without images."""
     from specframe.kernel.interfaces import text_of
 
     tokens = text_of(target).image_tokens
@@ -183,7 +183,7 @@ def images_in(rows: Sequence[Sequence[int]], target: Target) -> dict[str, int] |
 
 
 def devices_by_part(drafter: Drafter) -> dict[str, str] | None:
-    """The devices of the target and of a drafter that has one of its own; None for others."""
+    """Returns the devices of the target and of a drafter with its own device; None for others."""
     from specframe.kernel.composition import devices_of
 
     devices = devices_of(drafter)
@@ -191,7 +191,7 @@ def devices_by_part(drafter: Drafter) -> dict[str, str] | None:
 
 
 def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:
-    """The figures of a drafter that worked while the target scored; None of others."""
+    """Returns statistics of a drafter that worked while the target scored; None for others."""
     if not clock.calls["overlap"]:
         return None
     cycles = clock.calls["overlap"]
@@ -209,7 +209,7 @@ def _range(spread: Spread | None) -> list[float] | None:
 
 
 def _peak_memory() -> int | None:
-    """The process's largest resident set, or the accelerator's largest allocation, in bytes; None where not counted."""
+    """Returns the process's peak resident set, or the accelerator's peak allocation, in bytes; None if not measured."""
     import sys
 
     import torch

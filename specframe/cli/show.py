@@ -1,4 +1,4 @@
-"""`specframe show RECIPE`: the decoding, cycle by cycle, in the terminal and as a page."""
+"""`specframe show RECIPE`: shows the decoding cycle by cycle, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
     prompts: list[str | list[int]] = plan.settings["run"].prompts if prompt is None else [prompt]
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
-    if html is not None:  # before minutes of loading and decoding, not after
+    if html is not None:  # checked before minutes of loading and decoding
         check_file(html, "give --html another place")
         render = load_renderer()
 
@@ -51,7 +51,7 @@ def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json
 
 
 def load_renderer() -> Callable[[Trace], str]:
-    """The function that writes a trace as a page, of the package specframe-report. Raises PluginError without it."""
+    """Returns specframe-report's function that renders a trace as a page. Raises PluginError without the package."""
     from specframe.recipes.discovery import discover
 
     render: Callable[[Trace], str] = discover().extension("trace-page", "specframe show --html", "specframe-report")

@@ -1,4 +1,4 @@
-"""The target that a command decodes with: the recipe's own, or the one that the recipe names in its place."""
+"""The target that a command decodes with: the recipe's, or its fallback."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 UNTRAINED_RECIPE = f"the recipe is {UNTRAINED}, the best without training"
-"""Report of the recipe for a model without a drafter of its own."""
+"""Message about the recipe for a model without its own drafter."""
 
 
 def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
-    """The contestants and overrides of a bench, with the recipe for a model in place of the model.
+    """Returns the contestants and overrides of a bench, with the recipe for a model in place of the model.
 
-    Raises InputError for several models: the contestants of a bench share a target.
+    Raises InputError for several models, because the contestants of a bench share a target.
     """
     from specframe.kernel.errors import InputError
     from specframe.recipes.discovery import discover
@@ -42,11 +42,11 @@ NEXT = {
     "run": "`specframe bench {model}` measures the gain over your prompts (--data FILE)",
     "bench": "`specframe profile {model} --precisions` finds the fastest settings here",
 }
-"""The next step after a command that was given a model."""
+"""Next step after a command that was given a model."""
 
 
 def report_model(model: str, plan: Plan) -> None:
-    """Prints the recipe that a model is decoded with, or the published drafter, on standard error."""
+    """Prints on standard error the recipe, or the published drafter, with which a model is decoded."""
     weights = plan.parts["drafter"].options.get("weights")
     _report(model, f"the drafter is {weights}" if weights else UNTRAINED_RECIPE, plan.settings["run"].chat)
 
@@ -57,17 +57,17 @@ def _report(model: str, recipe: str, chat: bool | None) -> None:
 
 
 def report_next(command: str | None, words: Iterable[str]) -> None:
-    """Prints the next step after a command that was given a model in place of a recipe, on standard error."""
+    """Prints on standard error the next step after a command that was given a model in place of a recipe."""
     model = next((word for word in words if names_model(word)), None)
     if model is not None and command in NEXT:
         print(printable(f"next: {NEXT[command].format(model=shlex.quote(model))}"), file=sys.stderr)
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
-    """The plan to decode by, and its `chosen_target`, with `asked` and `reason` of one that was replaced.
+    """Returns the plan to decode by, and its `chosen_target`, with `asked` and `reason` of a replaced one.
 
-    A model of the zoo that has to be fetched and cannot be reached gives way to `target.fallback`; the drafter's
-    weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
+    A model of the zoo that must be fetched but cannot be reached is replaced by `target.fallback`; the drafter's
+    weights are those for the target that is used. Raises FetchError if the recipe names no other target.
     """
     from specframe.kernel.errors import FetchError
     from specframe.recipes.build import plan
@@ -81,7 +81,7 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     except FetchError as error:
         if fallback is None:
             raise
-        recipe.data["target"].pop("otherwise", None)  # its old name
+        recipe.data["target"].pop("otherwise", None)  # the option's old name
         recipe.data["target"] |= {"model": fallback, "fallback": None}
         recipe.origins["target", "model"] = recipe.origin(("target", "fallback"))
         chosen = plan(recipe, discover(), local_code)
@@ -90,7 +90,7 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
 
 
 def chosen_target(plan: Plan) -> dict[str, Any]:
-    """The target's settings in a plan: `model`, and `quantize` and `cache`, to whose bits it is rounded, if any."""
+    """Returns the target's settings in a plan: `model`, and `quantize` and `cache` if it is rounded."""
     target = plan.parts["target"]
     found = {"model": target.options.get("model") or target.entry.name}
     found |= {name: target.options.get(name) for name in ("quantize", "cache")}
@@ -98,7 +98,7 @@ def chosen_target(plan: Plan) -> dict[str, Any]:
 
 
 def drafter_of(plan: Plan, target: Target) -> dict[str, str]:
-    """`drafter_of`, the target that the drafter was trained for, where that is known to be another; else nothing."""
+    """Returns `drafter_of`, the target that the drafter was trained for, if known to differ; otherwise nothing."""
     from specframe.files.provenance import named_weights
     from specframe.neural.weights.origin import trained_for_another
 
@@ -108,7 +108,7 @@ def drafter_of(plan: Plan, target: Target) -> dict[str, str]:
 
 
 def require_template(plan: Plan) -> None:
-    """Raises InputError where prompts become turns of a chat and the model has no template, before it loads."""
+    """Raises InputError, before loading, if prompts become turns of a chat but the model has no template."""
     from specframe.kernel.errors import InputError
 
     model = plan.parts["target"].options.get("model")
@@ -117,7 +117,7 @@ def require_template(plan: Plan) -> None:
 
 
 def describe_target(chosen: dict[str, Any]) -> str:
-    """The first line of a run."""
+    """Returns the first line of a run."""
     rounded = f", quantized to {chosen['quantize']}" if "quantize" in chosen else ""
     rounded += f", keys and values in {chosen['cache']}" if "cache" in chosen else ""
     rounded += ": its distribution is the one kept" if rounded else ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specframe.training.settings import TrainSettings
 
 DIAGNOSED = 4
-"""Prompts that the doctor decodes after a training."""
+"""Number of prompts that the doctor decodes after a training."""
 NAMES = {False: "given  ", True: "learnt "}
 COLOURS = {False: "dim", True: "green"}
 
@@ -104,7 +104,7 @@ def train(
         except KeyboardInterrupt:
             if training.is_main:
                 raise
-            return 130  # of processes that train together one reports
+            return 130  # only one of the processes that train together reports
         if not training.is_main:
             return 0
         weights = f"{trained_option(plan)}={report.folder}"
@@ -134,7 +134,7 @@ def _make_recipe(plan: Plan, prompts: Path | None, minutes: float | None, out: P
 
 
 def _diagnose(training: Training, weights: str) -> str:
-    """The doctor's finding about the checkpoint, or the agreement it measures; empty without prompts to decode."""
+    """Returns the doctor's finding about the checkpoint, or the measured agreement; empty without prompts to decode."""
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.doctor import examine
     from specframe.kernel.errors import SpecframeError
@@ -152,7 +152,7 @@ def _diagnose(training: Training, weights: str) -> str:
 
 
 def _print_samples(settings: TrainSettings, tokenizer: Any, count: int) -> None:
-    """Prints the first samples of `train.data`, a line for each run of tokens that are given, or learnt."""
+    """Prints the first samples of `train.data`, a line for each run of given or learnt tokens."""
     from rich.text import Text
 
     from specframe.training import documents

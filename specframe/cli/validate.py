@@ -1,4 +1,4 @@
-"""`specframe validate RECIPE`: every problem of a recipe at once, before anything loads."""
+"""`specframe validate RECIPE`: reports every problem of a recipe at once, before anything loads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
 
 
 def hub_names(plan: Plan) -> list[str]:
-    """The models and weights of a plan that are no folder or file here, so names on the Hub; nothing is fetched."""
+    """Returns the models and weights of a plan that are no local folders or files, so Hub names; nothing is fetched."""
     from specframe.neural.weights.locate import find_place
     from specframe.recipes.zoo import ZOO
 
@@ -59,7 +59,7 @@ def hub_names(plan: Plan) -> list[str]:
 
 
 def require_model(name: str) -> bool:
-    """True for a model of the Hub; InputError where neither the Hub nor this machine has a config under the name."""
+    """Returns True for a model of the Hub; raises InputError if neither the Hub nor this machine has its config."""
     from specframe.components.targets.loading import find_config
     from specframe.components.targets.source import ModelSource
 
@@ -68,7 +68,7 @@ def require_model(name: str) -> bool:
 
 
 def require_places(plan: Plan) -> None:
-    """Raises RecipeError for folders and files of models and weights that do not exist; nothing is fetched."""
+    """Raises RecipeError for missing folders and files of models and weights; nothing is fetched."""
     from specframe.kernel.errors import RecipeError
     from specframe.neural.weights.locate import find_place
     from specframe.recipes.zoo import ZOO

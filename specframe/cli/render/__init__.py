@@ -1,4 +1,4 @@
-"""Output of the commands: as wide as the terminal, and in a pipe a line stays a line."""
+"""Output of the commands: fitted to the terminal's width; in a pipe, lines are not wrapped."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.text import Text
 from specframe.files.text import open_console, printable
 
 UNBOUNDED = 100_000
-"""More columns than a line has, for pipes and files."""
+"""Width for pipes and files, larger than any line."""
 
 
 def terminal_columns() -> int | None:
-    """The terminal's width; None where the output goes elsewhere."""
+    """Returns the terminal's width; None if the output goes elsewhere."""
     console = open_console()
     return console.width if console.is_terminal else None
 
 
 def print_rows(rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Prints names and their explanations side by side."""
+    """Prints names and their explanations in two columns."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
         grid.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
@@ -30,7 +30,7 @@ def print_rows(rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines of text; one that is too long for the terminal goes on below itself."""
+    """Prints lines of text, wrapped to the terminal."""
     for line in lines:
         text = printable(line)
         begin = text.lstrip()
@@ -38,7 +38,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def _print(renderable: RenderableType) -> None:
-    """Prints without the blanks that fill up rich's columns."""
+    """Prints without the trailing blanks of rich's columns."""
     columns = terminal_columns()
     console = Console(markup=False, emoji=False, highlight=False, width=columns or UNBOUNDED)
     with console.capture() as shown:

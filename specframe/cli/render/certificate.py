@@ -1,4 +1,4 @@
-"""A certificate as a person reads it, and the bar shown while it is made."""
+"""Display of a certificate, and of the progress bar while it is made."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
 EXACT = 1e-9
-"""A total variation below this is rounding."""
+"""Total variation below which a difference is rounding."""
 TV_IS = "total variation: half the sum of all differences between two distributions; 0 is the same distribution"
 THREE = 3
-"""Number of tokens that show how long the first cycle was."""
+"""Number of tokens that show the length of the first cycle."""
 QUIET_SECONDS = 10.0
-"""Interval between a case's progress lines where there is no terminal."""
+"""Seconds between a case's progress lines without a terminal."""
 
 
 @contextmanager
 def progress_shown(quiet: bool) -> Iterator[Callable[[str, EnumerationProgress], None]]:
-    """Follows the enumeration on stderr: a bar on a terminal, elsewhere a line now and then; nothing if `quiet`."""
+    """Shows the enumeration's progress on stderr: a bar on a terminal, otherwise occasional lines; none if `quiet`."""
     if quiet:
         yield lambda name, progress: None
         return
@@ -91,7 +91,7 @@ def print_certificate(certificate: dict[str, Any], recipe: str, example: Counter
 
 
 def _counterexample(example: Counterexample) -> Group:
-    """The draft whose verdict emits a token too often, what was drawn for it, and the line that decided."""
+    """Returns the draft whose verdict emits a token too often, its random draws, and the line that decided."""
     cycle, before = example.cycle, " ".join(map(str, example.before))
     after = f"after the text {before}" if before else "as the first token"
     token = "the end" if example.token < 0 else f"token {example.token}"
@@ -111,7 +111,7 @@ def _place(place: Place) -> str:
 
 
 def _choice(drawn: DrawnOption) -> str:
-    """The option that was drawn, and the probabilities of all."""
+    """Returns the option that was drawn, and the probabilities of all."""
     return f"option {drawn.option} of {' '.join(map(probability, drawn.law))}"
 
 
@@ -121,7 +121,7 @@ def print_title(console: Console, name: str, what: str) -> None:
 
 
 def verdict(certificate: dict[str, Any]) -> str:
-    """The certificate in one sentence."""
+    """Returns the certificate in one sentence."""
     if certificate["tv"] >= EXACT:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] or certificate["approximate"] else off + ", as its verifier declares"
@@ -149,7 +149,7 @@ def verdict(certificate: dict[str, Any]) -> str:
 
 
 def _reach(certificate: dict[str, Any]) -> str:
-    """The tokens, levels and cycles that were compared, and the smaller tree that stood in for the recipe's."""
+    """Returns the tokens, levels and cycles that were compared, and the smaller tree that replaced the recipe's."""
     tokens = max((case["tokens"] for case in certificate["cases"] if not case["forced"]), default=0)
     level, cycles = certificate["levels"], counted(certificate["cycles"], "cycle")
     compared = f"{counted(tokens, 'token')} from the start, to level {level}, {cycles}"
@@ -157,7 +157,7 @@ def _reach(certificate: dict[str, Any]) -> str:
 
 
 def cases_table(cases: list[dict[str, Any]]) -> Table:
-    """A row for each enumerated case."""
+    """Returns a table with a row for each enumerated case."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("case", "TV", "first token", "branches", "covered"):
         table.add_column(name, justify="left" if name == "case" else "right")
@@ -193,18 +193,18 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
 
 
 def farthest_off(case: dict[str, Any]) -> str:
-    """The sequence whose probability is farthest off."""
+    """Returns the sequence whose probability deviates most."""
     return f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
 
 
 def _guarantee(guarantee: dict[str, Any]) -> str:
-    """A property of a lossy verifier, and whether it holds."""
+    """Describes a property of a lossy verifier, and whether it holds."""
     run = _branches(guarantee["branches"]) + ("" if guarantee["complete"] else ", not all")
     return f"{'holds' if guarantee['held'] else 'DOES NOT HOLD'}: {guarantee['name']} ({run})"
 
 
 def _departure(found: dict[str, Any]) -> str:
-    """Departure of a lossy rule's texts from the target's own choices."""
+    """Describes how far a lossy rule's texts depart from the target's own choices."""
     return (
         f"\nthe lossy rule at temperature 0: of {counted(found['tokens'], 'token')}, {found['others']:.1%} are not the "
         f"target's choice; a token loses {found['nats']:.3f} nats on average. `specframe bench` measures the quality"
@@ -237,7 +237,7 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
 
 
 def _far(certificate: dict[str, Any]) -> str:
-    """The distance from the full target, where it was measured."""
+    """Describes the distance from the full target, if it was measured."""
     found = certificate["distance"]
     return "" if found is None else f": total variation {found['mean_tv']:.3g} a token from the full target"
 

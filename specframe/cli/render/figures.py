@@ -1,4 +1,4 @@
-"""A run's figures as a person reads them."""
+"""Display of a run's measurements."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 
 def print_figures(summary: dict[str, Any]) -> None:
-    """Prints the figures as a table."""
+    """Prints the measurements as a table."""
     print("\n")
     print_rows(_rows(printable_data(summary)))
 
 
 def print_place(out: Path) -> None:
-    """Prints where the figures were written to."""
+    """Prints where the measurements were written."""
     open_console().print(f"\nwritten to {printable(str(out))}", style="dim")
 
 
@@ -78,7 +78,7 @@ def _drafting_ahead(found: dict[str, float]) -> str:
 
 
 def _figures(found: dict[str, float]) -> str:
-    """A drafter's own figures: whole numbers as such, others with as many digits as say something."""
+    """Formats a drafter's own statistics: whole numbers exactly, others with significant digits."""
     return ", ".join(f"{name} {value:.0f}" if value >= 10 else f"{name} {value:.3g}" for name, value in found.items())
 
 

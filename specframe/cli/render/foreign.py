@@ -1,4 +1,4 @@
-"""Findings about another program's acceptance function, or a running server, as a person reads them."""
+"""Display of findings about another program's acceptance function, or a running server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _server_verdict(summary: dict[str, Any], positions: Sequence[dict[str, Any]]
 
 
 def _fits(what: str, fits: Sequence[tuple[str, dict[str, Any]]]) -> Table:
-    """A table of tests."""
+    """Returns a table of tests."""
     table = Table(what, "samples", "outcomes counted", "p", "noticed", box=None, header_style="dim")
     for name, fit in fits:
         off = "" if fit["detectable"] is None else f"{fit['detectable']:.3f}"
@@ -87,7 +87,7 @@ def _noticed(fits: Sequence[dict[str, Any]]) -> str:
 
 
 def _count_off(fits: Sequence[dict[str, Any]]) -> str:
-    """The outcome whose count is farthest off."""
+    """Returns the outcome whose count deviates most."""
     fit = min(fits, key=lambda fit: fit["p"])
     rank = "position" in fit
     outcome = "other outcomes" if fit["worst"] is None else f"{'rank ' if rank else ''}{fit['worst']}"

@@ -1,4 +1,4 @@
-"""A profile as a person reads it: acceptance by level and rank, the best trees, and whether their forecasts hold."""
+"""Display of a profile: acceptance by level and rank, the best trees, and the accuracy of their forecasts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from specframe.inspect.profile import Profile
 
 NAME, SHARE, VISITS = 10, 7, 10
-"""The columns of the table: a level's name, a rank's share, and how often the level was visited."""
+"""Column widths of the table: a level's name, a rank's share, and the level's number of visits."""
 WIDE = 62
-"""The columns that the trees' table takes with all its words."""
+"""Width of the trees' table with all its words."""
 WORDS = "nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"
 
 
 def show_table(found: Profile, columns: int | None = None) -> list[str]:
-    """Acceptance by level and rank as lines of text, and the calibration.
+    """Returns acceptance by level and rank as lines of text, and the calibration.
 
-    Nodes after another choice than the first stand apart. Ranks that do not fit next to each other follow below.
+    Nodes below a choice other than the first are listed separately. Ranks that do not fit into the width follow below.
     """
     ranks = max(map(len, found.ranks.top.table), default=0)
     together = ranks if columns is None else max(1, (columns - NAME - VISITS) // SHARE)
@@ -33,7 +33,7 @@ def show_table(found: Profile, columns: int | None = None) -> list[str]:
 
 
 def _ranks(found: Profile, first: int, last: int) -> Iterator[str]:
-    """The table of some ranks."""
+    """Yields the table of some ranks."""
     yield "accepted  " + "".join(f"{f'#{rank + 1}':>{SHARE}}" for rank in range(first, last)) + "    visits"
     top, off_path = found.ranks.top, found.ranks.off_path
     for level in range(max(len(top.table), len(off_path.table))):
@@ -45,7 +45,7 @@ def _ranks(found: Profile, first: int, last: int) -> Iterator[str]:
 
 
 def show_trees(found: Profile, depth: int, columns: int | None = None) -> list[str]:
-    """The best tree of every size that was timed as lines of text, the fastest marked."""
+    """Returns the best tree of every timed size as lines of text, the fastest marked."""
     rows = []  # nodes, levels, tau, seconds
     for size, seconds in sorted(found.cycle_seconds.items()):
         if size == 1:  # plain decoding
@@ -66,7 +66,7 @@ def show_trees(found: Profile, depth: int, columns: int | None = None) -> list[s
 
 
 def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
-    """Forecasts of tau next to the measured values, as lines of text: of the fastest tree, and of the recipe's own."""
+    """Returns forecast and measured tau as lines of text, for the fastest tree and the recipe's own."""
 
     def line(name: str, forecast: str, found: Measured) -> str:
         return f"{name:26}{forecast:>9}{found.tau:10.2f} +-{found.error:5.2f}"

@@ -1,4 +1,4 @@
-"""A trace as a person reads it in a terminal."""
+"""Display of a trace in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS = {"root": "", "accepted": "✓ ", "rejected": "  ", "bonus": "+ "}
 
 
 def print_trace(trace: Trace, *, cycles: int, page: Path | None) -> None:
-    """Prints the first cycles' trees, the text in the colours of its sources, and the figures."""
+    """Prints the first cycles' trees, the text coloured by source, and the measurements."""
     console = open_console()
     console.print(Text(f"\n> {printable(trace.prompt)}\n"))
     for cycle in trace.cycles[:cycles]:
@@ -38,7 +38,7 @@ def print_trace(trace: Trace, *, cycles: int, page: Path | None) -> None:
 
 
 def draw(cycle: TracedCycle) -> Group:
-    """The draft as a tree, the accepted path and the bonus standing out."""
+    """Draws the draft as a tree, with the accepted path and the bonus highlighted."""
     drafted = len(cycle.nodes) - 1
     heading = Text(f"cycle {cycle.number}", style="bold")
     heading.append(
@@ -64,7 +64,7 @@ def _label(kind: str, node: TracedNode | Bonus) -> Text:
 
 
 def colour(trace: Trace, *, brackets: bool) -> Text:
-    """The text, drafted tokens apart from the target's; between brackets where there are no colours."""
+    """Colours drafted tokens in the text; without colours, they are between brackets."""
     text = Text()
     for (_, source), pieces in groupby(trace.pieces, lambda piece: (piece.cycle, piece.source)):
         run = printable("".join(piece.text for piece in pieces))

@@ -210,9 +210,23 @@ def contestants(folder: Path, window: int) -> dict[str, Callable[[], tuple[float
     }
 
 
+def show(megabytes: Mapping[str, float], sums: Mapping[str, np.ndarray[Any, Any]], positions: int) -> None:
+    """Prints the table of the positions read until now: a run that is stopped has one."""
+    print(f"\nspecframe {specframe.__version__}, xllamacpp {version('xllamacpp')}, {positions} positions")
+    print("| | MB | KL, thousandths of a nat | perplexity | likeliest token |\n|---|---|---|---|---|")
+    for name, (kl, square, loss, agreed) in sums.items():
+        mean, share = kl / positions, agreed / positions
+        error = ((square / positions - mean**2) / positions) ** 0.5
+        print(
+            f"| {name} | {megabytes[name]:.0f} | {1000 * mean:.2f} ± {1000 * error:.2f} "
+            f"| {np.exp(loss / positions):.3f} | {share:.1%} |",
+            flush=True,
+        )
+
+
 @torch.inference_mode()
 def main() -> None:
-    """Prints a row for each contestant."""
+    """Prints a row for each contestant, after each pair of windows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path, help="where the forms of the model are written, once")
@@ -245,18 +259,7 @@ def main() -> None:
                 agreed = (own.argmax(-1) == logs.argmax(-1)).double().sum()
                 sums[name] += np.array([float(kl.sum()), float(kl.square().sum()), float(loss), float(agreed)])
             positions += len(piece) - 1
-        print(
-            f"{positions} positions", {name: 1000 * values[0] / positions for name, values in sums.items()}, flush=True
-        )
-    print(f"specframe {specframe.__version__}, xllamacpp {version('xllamacpp')}")
-    print("| | MB | KL, thousandths of a nat | perplexity | likeliest token |\n|---|---|---|---|---|")
-    for name, (kl, square, loss, agreed) in sums.items():
-        mean, share = kl / positions, agreed / positions
-        error = ((square / positions - mean**2) / positions) ** 0.5
-        print(
-            f"| {name} | {made[name][0]:.0f} | {1000 * mean:.2f} ± {1000 * error:.2f} "
-            f"| {np.exp(loss / positions):.3f} | {share:.1%} |"
-        )
+        show({name: size for name, (size, _) in made.items()}, sums, positions)
 
 
 if __name__ == "__main__":

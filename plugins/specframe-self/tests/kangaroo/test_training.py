@@ -8,7 +8,7 @@ import torch
 
 from specframe import CompositionError
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.scored import at
+from specframe.components.losses.scored import gather_positions
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.testing import check_training, fit, random_teacher
@@ -25,7 +25,7 @@ def test_every_position_is_scored_against_the_target_s_law_there() -> None:
     student = TeacherForced(noise=0.0)(drafter, teacher, 0.0)
     assert student.position.tolist() == [list(range(12))] * 2
     assert torch.equal(student.mask, teacher.mask) and bool((student.level == 1).all())
-    law = at(teacher.logits, student.position).softmax(-1)
+    law = gather_positions(teacher.logits, student.position).softmax(-1)
     wanted = -(law * student.logits.log_softmax(-1)).sum(-1)[teacher.mask].mean()
     torch.testing.assert_close(CrossEntropy()(student, teacher), wanted)
 

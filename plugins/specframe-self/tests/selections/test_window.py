@@ -108,7 +108,7 @@ def test_a_draft_that_writes_into_committed_slots_is_found(monkeypatch):
 
     def over(rows, tree, nodes, slots):
         visibility = right(rows, tree, nodes, slots)
-        return replace(visibility, places=visibility.places - rows.base)
+        return replace(visibility, slots=visibility.slots - rows.base)
 
     target, window = tiny(), SinkWindow(sinks=1, recent=2)
     wanted = generated("none", batch=2).tokens

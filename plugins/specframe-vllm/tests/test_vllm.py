@@ -115,19 +115,18 @@ def test_texts_and_counts_are_those_of_a_chain(name, model, prompts, plain, tmp_
     assert found["preempted"] == 0
 
 
-def test_a_network_of_ones_own_drafts_within_vllm(tmp_path, monkeypatch):
+def test_the_tutorials_network_drafts_within_vllm(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in re.findall(r'title="(wren\.\w+)"\n(.*?)```', TUTORIAL.read_text(encoding="utf-8"), re.DOTALL):
         Path(name).write_text(text.replace("extends: recipes", f"extends: {RECIPES}"), encoding="utf-8")
-    recipe, trained = tmp_path / "wren.yaml", ["drafter.weights=runs/wren"]
+    recipe, trained = tmp_path / "wren.yaml", [f"drafter.weights={tmp_path / 'runs' / 'wren'}"]
     assert main(["train", str(recipe), "run.prompts=[]"]) == 0
-    model = str(specframe.model_folder("talk-7m"))
     pipeline = specframe.load(recipe, overrides=[*OWN, *trained])
     prompts = [[*pipeline.encode(prompt)] for prompt in PROMPTS]
     texts, wanted = own_figures(recipe, [*trained, *CHAIN], prompts)
-    trained = [f"drafter.weights={tmp_path / 'runs' / 'wren'}"]
-    found = run_vllm(tmp_path, model, prompts, drafting(recipe, trained), "single", "together")
-    for batch in ("single", "together"):
+    model, runs = str(specframe.model_folder("talk-7m")), ("single", "together")
+    found = run_vllm(tmp_path, model, prompts, drafting(recipe, trained), *runs)
+    for batch in runs:
         assert found[batch]["texts"] == texts and found[batch]["counts"][1:] == wanted
     assert wanted[1] > 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
-"""Properties of a device that computes in float32; by default a CPU's KV cache has eight bits."""
+"""Properties of a device that computes, and keeps keys and values, in float32."""
 
 
 def run(task: Mapping[str, Any]) -> dict[str, Any]:
